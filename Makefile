@@ -1,0 +1,40 @@
+# Each target needs nothing else done before: `make test` on a fresh clone makes the environment first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo test lint soak bench clean
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
+
+env: $(STAMP) ## make .venv with GEAR (editable) and everything the other targets use
+
+$(STAMP): setup.py constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## server, actors and a learner on CartPole; saves demo.png
+	$(BIN)/python examples/demo.py
+
+test: lint ## lint, then every test
+	$(BIN)/python -m pytest
+
+lint: $(STAMP) ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+soak: $(STAMP) ## writers and readers for 30 s, every trajectory checked
+	$(BIN)/python benchmarks/soak.py
+
+bench: $(STAMP) ## speed against bare NumPy, as ratios
+	$(BIN)/python benchmarks/run.py
+
+clean: ## remove .venv and caches
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,80 @@
+"""GEAR: a GPU-centric, distributed experience replay service.
+
+The public names, and nothing else. Importing it loads NumPy and msgspec; what needs sockets, kernels or
+torch is imported when first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from gear.batch import Batch, Selection, Update
+from gear.errors import (
+    AuthenticationError,
+    Closed,
+    ConnectionLost,
+    DataError,
+    DeadlineExceeded,
+    DeviceError,
+    GearError,
+    InsufficientMemory,
+    PinLost,
+    ProtocolError,
+    SchemaError,
+    ServerConflict,
+    TableMismatch,
+    TableNotFound,
+)
+from gear.query import Query, View
+from gear.schema import (
+    Bytes,
+    Column,
+    Fifo,
+    MinSize,
+    Prioritized,
+    SampleToInsertRatio,
+    Step,
+    Steps,
+    Table,
+    Trajectories,
+    Uniform,
+    Whole,
+    Window,
+)
+
+if TYPE_CHECKING:
+    from gear.client import Client, connect, embedded
+    from gear.client.loader import Loader
+    from gear.client.writer import Writer
+    from gear.infer import table_like
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "AuthenticationError", "Batch", "Bytes", "Client", "Closed", "Column", "ConnectionLost", "DataError",
+    "DeadlineExceeded", "DeviceError", "Fifo", "GearError", "InsufficientMemory", "Loader", "MinSize", "PinLost",
+    "Prioritized", "ProtocolError", "Query", "SampleToInsertRatio", "SchemaError", "Selection", "ServerConflict",
+    "Step", "Steps", "Table", "TableMismatch", "TableNotFound", "Trajectories", "Uniform", "Update", "View", "Whole",
+    "Window", "Writer", "connect", "embedded", "table_like",
+]  # fmt: skip
+
+_LAZY = {
+    "Client": "gear.client",
+    "Loader": "gear.client.loader",
+    "Writer": "gear.client.writer",
+    "connect": "gear.client",
+    "embedded": "gear.client",
+    "table_like": "gear.infer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'gear' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_LAZY[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

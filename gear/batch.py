@@ -1,0 +1,277 @@
+"""What a learner holds: a `Selection` of items and the `Batch` collected from it.
+
+A selection is plain data that can be sent to another process; the rows it names stay readable while its
+pin lives. A batch owns one buffer, and its arrays are views of that buffer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from gear.errors import DataError, ProtocolError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from gear.query import Plan
+
+Normalize = Literal["batch", "table"]
+
+
+class Update(NamedTuple):
+    """Outcome of a priority update: how many ids were applied, how many named data evicted since."""
+
+    applied: int
+    stale: int
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Items drawn from a table and pinned until released.
+
+    Attributes
+    ----------
+    table : str
+        Name of the table.
+    ids : int64[B]
+        Ids of the items, valid for `update_priorities` for ever.
+    probabilities : float64[B]
+        Probability with which each item was drawn.
+    starts : int64[B]
+        Row number of each item's first stored row.
+    lengths : int32[B]
+        Stored rows of each item, padding not counted.
+    smallest : float
+        Smallest non-zero probability of any item at the draw; bounds importance weights table-wide.
+    pin : int
+        Number of the pin that keeps the rows readable.
+    parties : int
+        How many `collect`-ors share the selection before its pin ends.
+    deadline : float
+        `time.time()` at which the pin ends at the latest.
+    """
+
+    table: str
+    ids: npt.NDArray[np.int64]
+    probabilities: npt.NDArray[np.float64]
+    starts: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int32]
+    smallest: float
+    pin: int
+    parties: int = 1
+    deadline: float = float("inf")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def expired(self) -> bool:
+        """Whether the deadline has passed."""
+        return time.time() > self.deadline
+
+    def to_bytes(self) -> bytes:
+        """The selection as msgpack, for another process of the same server."""
+        arrays = [np.ascontiguousarray(a).tobytes() for a in (self.ids, self.probabilities, self.starts, self.lengths)]
+        return msgspec.msgpack.encode((self.table, *arrays, self.smallest, self.pin, self.parties, self.deadline))
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Selection:
+        """The selection from `to_bytes`.
+
+        Raises
+        ------
+        ProtocolError
+            If the bytes are no selection.
+        """
+        try:
+            table, ids, probabilities, starts, lengths, smallest, pin, parties, deadline = msgspec.msgpack.decode(
+                data, type=tuple[str, bytes, bytes, bytes, bytes, float, int, int, float]
+            )
+            arrays = (
+                np.frombuffer(ids, np.int64).copy(),
+                np.frombuffer(probabilities, np.float64).copy(),
+                np.frombuffer(starts, np.int64).copy(),
+                np.frombuffer(lengths, np.int32).copy(),
+            )
+        except (msgspec.DecodeError, ValueError) as error:
+            raise ProtocolError(f"expected a selection made by Selection.to_bytes, got other bytes: {error}") from None
+        if len({len(a) for a in arrays}) != 1:
+            raise ProtocolError("expected a selection with equally long arrays; the bytes are damaged")
+        return Selection(table, *arrays, smallest, pin, parties, deadline)
+
+
+class Batch(Mapping[str, Any]):
+    """Items collected into one buffer: a mapping of column name to array.
+
+    With `Step` items the arrays are ``[B, *shape]``, with `Window` and `Whole` items
+    ``[B, L, *shape]``, padded where an item is shorter than L (`mask` says where); columns per trajectory
+    are ``[B, *shape]``. All arrays are views of one buffer. A batch from a loader, or one given as
+    ``out=``, is overwritten by the next; `keep` it where it must live longer.
+
+    Attributes
+    ----------
+    selection : Selection
+        The items: ids, probabilities, starts.
+    """
+
+    __slots__ = (
+        "_beta", "_buffer", "_lengths", "_normalize", "_plan", "_record", "_transient", "_weights", "selection",
+    )  # fmt: skip
+
+    selection: Selection
+
+    def __init__(self, plan: Plan, buffer: npt.NDArray[np.uint8] | None = None) -> None:
+        self._buffer = np.empty(plan.nbytes, np.uint8) if buffer is None else buffer
+        self._transient = False
+        self._lay_out(plan)
+
+    def _lay_out(self, plan: Plan) -> None:
+        """Make the views of `plan` over the buffer."""
+        self._plan = plan
+        self._record = np.ndarray((), plan.record, self._buffer)
+
+    def reuse(self, plan: Plan) -> None:
+        """Lay the arrays of `plan` over the buffer there is.
+
+        Raises
+        ------
+        DataError
+            If the buffer is too small.
+        """
+        if plan is self._plan:
+            return
+        if plan.nbytes > len(self._buffer):
+            raise DataError(
+                f"out: expected a batch of at least {plan.nbytes} bytes ({plan.size} items of {plan.length} steps "
+                f"of table {plan.table.name!r}), got one of {len(self._buffer)} bytes; leave out= away for a new one"
+            )
+        self._lay_out(plan)
+
+    def fill(self, selection: Selection, beta: float | None, normalize: Normalize) -> None:
+        """Take note of the selection whose rows the buffer now holds."""
+        self.selection = selection
+        self._beta, self._normalize = beta, normalize
+        self._weights = self._lengths = None
+
+    @property
+    def plan(self) -> Plan:
+        """Where the arrays lie in `buffer`."""
+        return self._plan
+
+    @property
+    def buffer(self) -> npt.NDArray[np.uint8]:
+        """The bytes of all arrays, uint8."""
+        return self._buffer
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self._record[name]
+        except (ValueError, IndexError):
+            raise KeyError(name) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return (f.column for f in self._plan.fields)
+
+    def __len__(self) -> int:
+        return len(self._plan.fields)
+
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{f.column}: {f.dtype}{list(f.shape)}" for f in self._plan.fields)
+        return f"<{type(self).__name__} of {self._plan.size} items from {self._plan.table.name!r}: {columns}>"
+
+    @property
+    def ids(self) -> npt.NDArray[np.int64]:
+        """int64[B], what `Client.update_priorities` takes; always NumPy."""
+        return self.selection.ids
+
+    @property
+    def probabilities(self) -> npt.NDArray[np.float64]:
+        """float64[B], the probability with which each item was drawn; always NumPy."""
+        return self.selection.probabilities
+
+    @property
+    def lengths(self) -> Any:
+        """int32[B], the steps of each item that are there."""
+        if self._lengths is None:
+            self._lengths = self._wrap(np.minimum(self.selection.lengths, np.int32(self._plan.length)))
+        return self._lengths
+
+    @property
+    def mask(self) -> Any:
+        """bool[B, L] (bool[B] for `Step` items), false where a step is padding."""
+        plan = self._plan
+        if plan.mask_offset < 0:
+            return self._wrap(np.ones(plan.size, np.bool_))
+        return self._wrap(np.ndarray((plan.size, plan.length), np.bool_, self._buffer, plan.mask_offset))
+
+    @property
+    def weights(self) -> Any:
+        """float32[B], importance weights for the `beta` and `normalize` that the call was given.
+
+        Raises
+        ------
+        DataError
+            If the table is prioritized and no `beta` was given. The weights of other tables are 1.
+        """
+        if self._weights is None:
+            if self._beta is None and self._plan.prioritized:
+                raise DataError(
+                    f"weights of the prioritized table {self._plan.table.name!r} depend on beta: "
+                    "pass it, as in sample(256, beta=0.4), or call batch.importance_weights(beta)"
+                )
+            self._weights = self.importance_weights(self._beta or 0.0, self._normalize)
+        return self._weights
+
+    def importance_weights(self, beta: float, normalize: Normalize = "batch") -> Any:
+        """Weights (N * P) ** -beta that undo the bias of prioritized draws, divided by their maximum.
+
+        Parameters
+        ----------
+        beta : float
+            0 corrects nothing, 1 corrects fully.
+        normalize : {"batch", "table"}
+            Whose maximum divides: the largest weight in this batch, or the largest that any item of
+            the table could have had at the draw. N, the number of items, cancels either way.
+
+        Returns
+        -------
+        float32[B]
+        """
+        if normalize not in ("batch", "table"):
+            raise DataError(f"normalize: expected 'batch' or 'table', got {normalize!r}")
+        chances = self.selection.probabilities
+        if not self._plan.prioritized or beta == 0:
+            return self._wrap(np.ones(len(chances), np.float32))
+        smallest = chances.min() if normalize == "batch" else self.selection.smallest
+        return self._wrap(((chances / smallest) ** -float(beta)).astype(np.float32))
+
+    def keep(self) -> Batch:
+        """The batch itself if nothing will overwrite it, else a copy of it."""
+        return self.copy() if self._transient else self
+
+    def copy(self) -> Batch:
+        """A batch with the same content in a buffer of its own."""
+        twin = self._like(self._buffer[: self._plan.nbytes].copy())
+        twin.fill(self.selection, self._beta, self._normalize)
+        return twin
+
+    def _like(self, buffer: npt.NDArray[np.uint8]) -> Batch:
+        """A batch of the same kind over another buffer."""
+        return Batch(self._plan, buffer)
+
+    def lend(self) -> None:
+        """Mark that the buffer will be overwritten, so that `keep` copies it."""
+        self._transient = True
+
+    def arrived(self) -> None:
+        """Called when the buffer has been filled anew; tensors on another device follow here."""
+
+    def _wrap(self, array: np.ndarray) -> Any:
+        """`array` as this kind of batch hands it out."""
+        return array

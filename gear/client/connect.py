@@ -1,0 +1,63 @@
+"""How a client comes to be: connected to a server, or over tables of this process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gear.batch import Batch
+from gear.client.client import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gear.query import Plan
+    from gear.schema import Table
+
+
+def connect(
+    address: str, *, token: str | None = None, device: str | None = None, timeout: float | None = 10.0
+) -> Client:
+    """Connect to a `gear-server`.
+
+    Parameters
+    ----------
+    address : str
+        ``host:port``.
+    token : str, optional
+        What the server's ``--token-file`` holds.
+    device : str, optional
+        None for NumPy arrays, ``"cpu"`` or ``"cuda:N"`` for torch tensors there.
+    timeout : float, optional
+        Seconds to wait for the server.
+
+    Raises
+    ------
+    ConnectionLost, AuthenticationError, ProtocolError, DeviceError
+    """
+    new_batch = _batches(device)
+    from gear.transport.shm import connect as open_session
+
+    return Client(open_session(address, token, timeout), new_batch)
+
+
+def embedded(tables: Sequence[Table] = (), *, device: str | None = None) -> Client:
+    """The same client over tables in this process, without a server.
+
+    Parameters
+    ----------
+    tables : sequence of Table
+    device : str, optional
+        None for NumPy arrays, ``"cpu"`` or ``"cuda:N"`` for torch tensors there.
+    """
+    new_batch = _batches(device)
+    from gear.transport.inproc import InprocSession
+
+    return Client(InprocSession(tables), new_batch)
+
+
+def _batches(device: str | None) -> Callable[[Plan], Batch]:
+    if device is None:
+        return Batch
+    from gear.client.tensors import tensor_batches
+
+    return tensor_batches(str(device))

@@ -1,0 +1,149 @@
+"""Trajectories as the user gives them, checked and turned into arrays of exactly the declared kind.
+
+Arrays and tensors must have the declared dtype and shape: nothing is ever cast in silence. Python scalars
+and lists of them have no dtype of their own and take the column's, if it can hold them. Nothing here
+touches a table's memory; a `Codec` either returns arrays that fit or raises `DataError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gear.client.values import array_of, storage_dtype
+from gear.columns import flatten
+from gear.errors import DataError
+from gear.schema import Table
+
+
+class Encoded(NamedTuple):
+    """A trajectory that fits its table.
+
+    Attributes
+    ----------
+    steps : number of steps, T.
+    arrays : dtype[T, *shape] for each per-step column, in the order of `Codec.step_columns`.
+    rows : dtype[*shape] for each per-trajectory column, in the order of `Codec.trajectory_columns`.
+    """
+
+    steps: int
+    arrays: list[np.ndarray]
+    rows: list[np.ndarray]
+
+
+class Codec:
+    """Checks what is inserted into one table.
+
+    Parameters
+    ----------
+    table : Table
+    """
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.step_columns = tuple(c for c in table.columns if c.per == "step")
+        self.trajectory_columns = tuple(c for c in table.columns if c.per == "trajectory")
+        self._names = frozenset(c.name for c in table.columns)
+        self._step_names = frozenset(c.name for c in self.step_columns)
+        self._trajectory_names = frozenset(c.name for c in self.trajectory_columns)
+        # (column, name, dtype, shape, axes with the time axis): what the fast path compares
+        self._fast = tuple((c, c.name, storage_dtype(c), c.shape, len(c.shape) + 1) for c in self.step_columns)
+        self._plain = not any(c.dtype == "bfloat16" for c in self.step_columns)
+
+    def trajectory(self, trajectory: Mapping[str, Any]) -> Encoded:
+        """A whole trajectory, per-trajectory columns included.
+
+        Raises
+        ------
+        DataError
+            Naming the column, what was expected and what came.
+        """
+        tree = self._flat(trajectory, self._names, "trajectory")
+        steps, arrays = self._steps(tree)
+        return Encoded(steps, arrays, [array_of(c, tree[c.name]) for c in self.trajectory_columns])
+
+    def chunk(self, chunk: Mapping[str, Any]) -> tuple[int, list[np.ndarray]]:
+        """Consecutive steps: (n, [dtype[n, *shape] per per-step column])."""
+        return self._steps(self._flat(chunk, self._step_names, "chunk"))
+
+    def step(self, step: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """One step: every per-step column, without the time axis."""
+        tree = self._flat(step, self._step_names, "step")
+        return {c.name: array_of(c, tree[c.name]) for c in self.step_columns}
+
+    def final(self, final: Mapping[str, Any]) -> list[np.ndarray | None]:
+        """The last observation: any of the per-step columns, None for those not given."""
+        tree = _flatten(final, "final")
+        self._refuse(sorted(tree.keys() - self._step_names), [], "final")
+        if not tree:
+            raise DataError("final: expected the last value of at least one per-step column, got an empty dict")
+        return [array_of(c, tree[c.name]) if c.name in tree else None for c in self.step_columns]
+
+    def trajectory_rows(self, values: Mapping[str, Any]) -> list[np.ndarray]:
+        """The per-trajectory columns alone."""
+        tree = self._flat(values, self._trajectory_names, "trajectory columns")
+        return [array_of(c, tree[c.name]) for c in self.trajectory_columns]
+
+    def _flat(self, given: Mapping[str, Any], names: frozenset[str], what: str) -> Mapping[str, Any]:
+        """`given` with flat names, refused unless they are exactly `names`."""
+        if isinstance(given, dict) and given.keys() == names:
+            return given
+        tree = _flatten(given, what)
+        if tree.keys() != names:
+            self._refuse(
+                sorted(tree.keys() - names), [c.name for c in self.table.columns if c.name in names - tree.keys()], what
+            )
+        return tree
+
+    def _refuse(self, extra: list[str], missing: list[str], what: str) -> None:
+        if not extra and not missing:
+            return
+        parts = []
+        if missing:
+            parts.append(f"misses column{'s' * (len(missing) > 1)} {', '.join(map(repr, missing))}")
+        if extra:
+            parts.append(f"has {', '.join(map(repr, extra))}, which the table does not have here")
+        known = ", ".join(f"{c.name} (per {c.per})" for c in self.table.columns)
+        raise DataError(f"{what} for table {self.table.name!r} {' and '.join(parts)}; its columns are {known}")
+
+    def _steps(self, tree: Mapping[str, Any]) -> tuple[int, list[np.ndarray]]:
+        """The per-step columns as arrays of one length."""
+        arrays = []
+        steps = -1
+        for column, name, dtype, shape, axes in self._fast:
+            value = tree[name]
+            if not (
+                type(value) is np.ndarray
+                and value.dtype is dtype
+                and value.ndim == axes
+                and value.shape[1:] == shape
+                and column.dtype != "bfloat16"
+            ):
+                value = array_of(column, value, timed=True)
+            count = len(value)
+            if count != steps:
+                if steps >= 0:
+                    raise self._unequal(tree)
+                steps = count
+            arrays.append(value)
+        if steps == 0:
+            raise DataError(f"trajectory for table {self.table.name!r} has zero steps; expected at least one")
+        return steps, arrays
+
+    def _unequal(self, tree: Mapping[str, Any]) -> DataError:
+        counts = [(c.name, len(array_of(c, tree[c.name], timed=True))) for c in self.step_columns]
+        told = ", ".join(f"{name} {count}" for name, count in counts)
+        return DataError(
+            f"columns have unequal lengths: {told}; expected one row per step in each "
+            "(a last observation goes into final=)"
+        )
+
+
+def _flatten(given: object, what: str) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        raise DataError(f"{what}: expected a dict of column name to array, got {type(given).__name__}")
+    if not all(isinstance(name, str) for name in given):
+        raise DataError(f"{what}: expected names as keys, got {sorted(map(repr, given))}")
+    return flatten(given)

@@ -1,0 +1,153 @@
+"""Blocks and slots a client holds in advance, so that an insert need not ask the shard.
+
+A pool belongs to one table of one client. It hands out runs of neighbouring blocks where it can, asks for
+more in bulk, and must give back what it holds. After a fork it is empty in the child: the parent's leases
+are the parent's.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gear.storage.layout import Grant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gear.transport.base import OpenTable, Session
+
+MOST_AHEAD = 128
+"""Trajectories' worth of leases that a busy client keeps at most."""
+
+
+class LeasePool:
+    """Leases of one table.
+
+    Parameters
+    ----------
+    session, table
+        Where leases come from.
+    """
+
+    def __init__(self, session: Session, table: OpenTable) -> None:
+        self._session, self._table = session, table
+        self._lock = threading.Lock()
+        self._runs: list[list[int]] = []  # [first block, how many], the last one is used first
+        self._slots: list[int] = []
+        self._held = 0
+        self._ahead = 1
+
+    @property
+    def blocks(self) -> int:
+        """Blocks held."""
+        return self._held
+
+    @property
+    def slots(self) -> int:
+        """Slots held."""
+        return len(self._slots)
+
+    def take(self, blocks: int, timeout: float | None) -> tuple[int, Sequence[int]] | None:
+        """A slot and that many blocks, neighbours if possible; None if the shard lends no more.
+
+        Raises
+        ------
+        ConnectionLost, DeadlineExceeded
+            From the session; nothing is taken then.
+        """
+        with self._lock:
+            runs, slots = self._runs, self._slots
+            if slots and runs:
+                run = runs[-1]
+                first, count = run
+                if count >= blocks:
+                    if count == blocks:
+                        runs.pop()
+                    else:
+                        run[0] += blocks
+                        run[1] -= blocks
+                    self._held -= blocks
+                    return slots.pop(), range(first, first + blocks)
+            if not self._refill(blocks, 1, timeout):
+                return None
+            return slots.pop(), self._cut(blocks)
+
+    def take_blocks(self, blocks: int, timeout: float | None) -> Sequence[int] | None:
+        """That many blocks for a trajectory that has its slot; None if the shard lends no more."""
+        with self._lock:
+            return self._cut(blocks) if self._refill(blocks, 0, timeout) else None
+
+    def drain(self, blocks: int, want_slot: bool) -> tuple[int | None, list[int]]:
+        """Up to that many blocks, and a slot if wanted and held, without asking for more."""
+        with self._lock:
+            slot = self._slots.pop() if want_slot and self._slots else None
+            return slot, list(self._cut(min(blocks, self._held)))
+
+    def put(self, slots: Iterable[int], blocks: Iterable[int]) -> None:
+        """Take back leases that were not used."""
+        with self._lock:
+            self._slots.extend(slots)
+            self._add(blocks)
+
+    def surrender(self, blocks: int | None = None) -> Grant:
+        """Remove up to that many blocks (all by default, and all slots) from the pool, to be given back."""
+        with self._lock:
+            gone = self._cut(self._held if blocks is None else min(blocks, self._held))
+            slots, self._slots = self._slots, []
+            self._ahead = 1
+        return Grant(np.array(list(gone), np.int32), np.array(slots, np.int32))
+
+    def forget(self) -> None:
+        """Drop everything without giving it back, in the child of a fork."""
+        self._lock = threading.Lock()
+        self._runs, self._slots, self._held, self._ahead = [], [], 0, 1
+
+    def _refill(self, blocks: int, slots: int, timeout: float | None) -> bool:
+        """Have at least that many, asking for a growing number ahead of need."""
+        if self._held >= blocks and len(self._slots) >= slots:
+            return True
+        ahead = self._ahead
+        grant = self._session.lease(self._table, blocks * ahead, max(slots, ahead), timeout)
+        self._ahead = min(2 * ahead, MOST_AHEAD)
+        self._slots.extend(grant.slots.tolist())
+        self._add(grant.blocks.tolist())
+        return self._held >= blocks and len(self._slots) >= slots
+
+    def _add(self, blocks: Iterable[int]) -> None:
+        """Add block numbers as runs."""
+        runs = self._runs
+        for block in sorted(blocks, reverse=True):
+            # Taken from the end of the list and cut from the front of a run: numbers rise again in use.
+            if runs and runs[-1][0] == block + 1:
+                runs[-1][0] = block
+                runs[-1][1] += 1
+            else:
+                runs.append([block, 1])
+            self._held += 1
+
+    def _cut(self, blocks: int) -> Sequence[int]:
+        """Remove that many held blocks: one run if there is a long enough one, else the longest first."""
+        runs = self._runs
+        self._held -= blocks
+        for index in range(len(runs) - 1, -1, -1):
+            first, count = runs[index]
+            if count >= blocks:
+                if count == blocks:
+                    del runs[index]
+                else:
+                    runs[index] = [first + blocks, count - blocks]
+                return range(first, first + blocks)
+        taken: list[int] = []
+        runs.sort(key=lambda run: run[1])
+        while len(taken) < blocks:
+            first, count = runs[-1]
+            part = min(count, blocks - len(taken))
+            taken.extend(range(first, first + part))
+            if part == count:
+                runs.pop()
+            else:
+                runs[-1] = [first + part, count - part]
+        return taken

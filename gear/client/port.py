@@ -1,0 +1,263 @@
+"""One client's way into one table: encode a trajectory, write its rows, submit its commit.
+
+A port joins the codec, the strided columns and the lease pool of a table. Whatever fails on the way,
+nothing half-done stays: leases that were taken return to the pool, pieces already submitted are withdrawn.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gear.client.encode import Codec, Encoded
+from gear.client.leases import LeasePool
+from gear.client.priorities import as_priorities, item_count
+from gear.client.rows import Rows
+from gear.errors import DataError, DeadlineExceeded
+from gear.schema import Bytes, Steps
+from gear.storage.layout import BEGIN, CONTINUED, CONTINUES, END, HAS_FINAL, TERMINATED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from gear.transport.base import OpenTable, Session
+
+    Priority = float | Sequence[float] | npt.NDArray[np.float64] | None
+
+WHOLE = BEGIN | END
+
+
+def until(timeout: float | None) -> float | None:
+    """The moment at which `timeout` seconds from now are over."""
+    return None if timeout is None else time.monotonic() + timeout
+
+
+def left(deadline: float | None) -> float | None:
+    """Seconds until then, never negative."""
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+class Port:
+    """Inserts into one table.
+
+    Parameters
+    ----------
+    session, table
+        The table as `Session.open_table` gave it.
+    """
+
+    def __init__(self, session: Session, table: OpenTable) -> None:
+        self.session, self.open, self.table, self.layout = session, table, table.table, table.layout
+        self.name = table.table.name
+        self.codec = Codec(table.table)
+        self.rows = Rows(table.layout, table.segment)
+        self.pool = LeasePool(session, table)
+        self.max_length = table.layout.max_length
+        self.capacity = _capacity(table)
+        self._steps = table.layout.block_steps
+        self._lock = threading.Lock()
+        self._last = 0
+
+    def encode(
+        self,
+        trajectory: Mapping[str, Any],
+        priority: Priority,
+        final: Mapping[str, Any] | None,
+    ) -> tuple[Encoded, float | npt.NDArray[np.float64] | None, list[np.ndarray | None] | None]:
+        """Check a trajectory, its priorities and its final values, before anything is touched."""
+        encoded = self.codec.trajectory(trajectory)
+        if encoded.steps > self.max_length:
+            self.pieces(encoded.steps)
+        return (
+            encoded,
+            None if priority is None else self.priorities(priority, encoded.steps),
+            None if final is None else self.codec.final(final),
+        )
+
+    def insert(
+        self,
+        encoded: Encoded,
+        priority: float | npt.NDArray[np.float64] | None,
+        final: list[np.ndarray | None] | None,
+        terminated: bool,
+        timeout: float | None,
+    ) -> list[int]:
+        """Write and submit one trajectory; returns the sequence number of each piece. Waits for no commit."""
+        if encoded.steps <= self.max_length:
+            return [self._piece(encoded, priority, final, WHOLE | TERMINATED if terminated else WHOLE, timeout)]
+        return self._split(encoded, priority, final, terminated, timeout)
+
+    def submit(
+        self,
+        slot: int,
+        blocks: Sequence[int],
+        length: int,
+        flags: int,
+        priority: float | npt.NDArray[np.float64] | None,
+        timeout: float | None,
+    ) -> int:
+        """Queue one commit entry and remember it for `flush`."""
+        sequence = self.session.submit(self.open, slot, blocks, length, flags, priority, timeout)
+        with self._lock:
+            if sequence > self._last:
+                self._last = sequence
+        return sequence
+
+    def allocate(self, count: int, timeout: float | None, slot: int | None = None) -> tuple[int, list[int]]:
+        """A slot (or the one there is) and `count` blocks for a commit; the table evicts for them where it must."""
+        held, blocks = self.pool.drain(count, slot is None)
+        slot = held if slot is None else slot
+        try:
+            grant = self.session.allocate(self.open, count - len(blocks), int(slot is None), timeout)
+        except BaseException:
+            self.pool.put([] if held is None else [held], blocks)
+            raise
+        blocks += grant.blocks.tolist()
+        return int(grant.slots[0]) if slot is None else slot, blocks
+
+    def priorities(self, priority: Priority, steps: int) -> float | npt.NDArray[np.float64]:
+        """Checked priorities of a trajectory's items: one for all of them, or one each."""
+        if np.ndim(priority) == 0:  # type: ignore[arg-type]
+            return float(as_priorities([priority])[0])
+        return as_priorities(priority, sum(item_count(self.table, n) for n in self.pieces(steps)))
+
+    def pieces(self, steps: int) -> list[int]:
+        """Lengths of the pieces in which a trajectory is stored.
+
+        Raises
+        ------
+        DataError
+            If it is longer than the table's capacity.
+        """
+        if steps > self.capacity:
+            raise DataError(
+                f"trajectory of {steps} steps does not fit into table {self.name!r}: its capacity is "
+                f"{self.capacity} steps; raise the capacity or insert shorter trajectories"
+            )
+        full, rest = divmod(steps, self.max_length)
+        return [self.max_length] * full + [rest] * (rest > 0)
+
+    def withdraw(self, sequences: Sequence[int]) -> int:
+        """Take back those commits that have not happened; returns how many have."""
+        done, start = len(sequences), 0
+        for index in range(1, len(sequences) + 1):  # other threads' numbers may lie between ours
+            if index == len(sequences) or sequences[index] != sequences[index - 1] + 1:
+                done -= self.session.withdraw(self.open, sequences[start], sequences[index - 1])
+                start = index
+        return done
+
+    def settle(self, sequences: Sequence[int], timeout: float | None) -> None:
+        """Wait until all are committed; at the timeout those that are not are taken back.
+
+        Raises
+        ------
+        DeadlineExceeded
+            Saying what the commit waited for.
+        """
+        try:
+            self.session.wait(self.open, sequences[-1], timeout)
+        except DeadlineExceeded as error:
+            done = self.withdraw(sequences)
+            if done == len(sequences):
+                return
+            part = f"{done} of its {len(sequences)} pieces were committed" if done else "nothing was inserted"
+            raise DeadlineExceeded(f"{error}; {part}") from None
+
+    def flush(self, timeout: float | None) -> None:
+        """Return once everything submitted so far is committed.
+
+        Raises
+        ------
+        DeadlineExceeded
+            Saying how many commits are still queued; they stay so.
+        """
+        with self._lock:
+            last = self._last
+        if last == 0:
+            return
+        try:
+            self.session.wait(self.open, last, timeout)
+        except DeadlineExceeded as error:
+            queued = last - self.session.committed(self.open)
+            raise DeadlineExceeded(f"{error}; {queued} commits of table {self.name!r} are still queued") from None
+
+    def forget(self) -> None:
+        """Drop leases and commits without a word, in the child of a fork: they are the parent's."""
+        self.pool.forget()
+        self._lock = threading.Lock()
+        self._last = 0
+
+    def _piece(
+        self,
+        encoded: Encoded,
+        priority: float | npt.NDArray[np.float64] | None,
+        final: list[np.ndarray | None] | None,
+        flags: int,
+        timeout: float | None,
+    ) -> int:
+        """Write and submit one piece that fits into a slot."""
+        steps, arrays, rows = encoded
+        if final is None:
+            count = -(-steps // self._steps)
+        else:
+            flags |= HAS_FINAL
+            count = steps // self._steps + 1
+        slot, blocks = self.pool.take(count, timeout) or self.allocate(count, timeout)
+        ours = True  # until the shard has them: what it refuses it takes back itself
+        try:
+            self.rows.write(blocks, 0, arrays)
+            if rows:
+                self.rows.write_values(slot, rows)
+            if final is not None:
+                self.rows.write_row(blocks[steps // self._steps], steps % self._steps, final)
+            ours = False
+            return self.submit(slot, blocks, steps, flags, priority, timeout)
+        except BaseException as error:
+            if ours or isinstance(error, DeadlineExceeded):
+                self.pool.put([slot], blocks)
+            raise
+
+    def _split(
+        self,
+        encoded: Encoded,
+        priority: float | npt.NDArray[np.float64] | None,
+        final: list[np.ndarray | None] | None,
+        terminated: bool,
+        timeout: float | None,
+    ) -> list[int]:
+        """Submit a trajectory in pieces of `max_length`."""
+        deadline = until(timeout)
+        sequences: list[int] = []
+        lengths = self.pieces(encoded.steps)
+        at = items = 0
+        try:
+            for number, steps in enumerate(lengths, 1):
+                last = number == len(lengths)
+                flags = WHOLE | (CONTINUES if at else 0) | (0 if last else CONTINUED)
+                flags |= TERMINATED if last and terminated else 0
+                part = Encoded(steps, [a[at : at + steps] for a in encoded.arrays], encoded.rows)
+                share = priority
+                if isinstance(priority, np.ndarray):
+                    count = item_count(self.table, steps)
+                    share = priority[items : items + count]
+                    items += count
+                sequences.append(self._piece(part, share, final if last else None, flags, left(deadline)))
+                at += steps
+        except BaseException:
+            self.withdraw(sequences)
+            raise
+        return sequences
+
+
+def _capacity(table: OpenTable) -> int:
+    """Steps of the longest trajectory that may be inserted."""
+    capacity, layout = table.table.capacity, table.layout
+    stored = layout.data_blocks * layout.block_steps
+    if isinstance(capacity, Steps):
+        return capacity.n
+    return layout.max_length if isinstance(capacity, Bytes) else min(capacity.n * table.table.mean_length, stored)

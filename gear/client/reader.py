@@ -1,0 +1,148 @@
+"""One client's way out of one table: select items, gather their rows into a batch, let the pin go.
+
+Rows are read only while their pin lives: a reader says which pin it reads, asks whether the pin was taken
+back, gathers, and asks again. What was read under a lost pin is thrown away.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gear.client.port import left, until
+from gear.errors import PinLost
+from gear.query import Plan, Query, View, item_length, make_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gear.batch import Batch, Normalize, Selection
+    from gear.transport.base import OpenTable, Session
+
+PIN_SECONDS = 60.0
+"""How long a pin lives unless the caller says otherwise."""
+
+MOST_PLANS = 256
+
+
+class Reader:
+    """Samples from one table.
+
+    Parameters
+    ----------
+    session, table
+        The table as `Session.open_table` gave it.
+    new_batch : Plan -> Batch
+        Makes the kind of batch the client's device wants.
+    """
+
+    def __init__(self, session: Session, table: OpenTable, new_batch: Callable[[Plan], Batch]) -> None:
+        from gear.kernels.host import gather  # an actor that only inserts never compiles or imports kernels
+
+        self._session, self.open, self._new_batch, self._kernel = session, table, new_batch, gather
+        self._length = item_length(table.table)
+        self._plans: dict[tuple[tuple[View, ...], int, int], Plan] = {}
+        self._held: set[int] = set()
+
+    def sample(
+        self, query: Query, timeout: float | None, out: Batch | None, beta: float | None, normalize: Normalize
+    ) -> Batch:
+        """Select and collect; the pin is released as delivered."""
+        batch = self.fetch(query, timeout, out, beta, normalize)
+        self._session.release(self.open, batch.selection, True)
+        return batch
+
+    def fetch(
+        self, query: Query, timeout: float | None, out: Batch | None, beta: float | None, normalize: Normalize
+    ) -> Batch:
+        """Like `sample`, but the pin stays until the caller releases it. Redraws when a pin is lost."""
+        if out is not None and self._length:
+            out.reuse(self.plan(query.views, query.size, self._length))
+        deadline = until(timeout)
+        while True:
+            selection = self._session.select(self.open, query.size, timeout, 1, PIN_SECONDS)
+            try:
+                batch = self._gather(selection, query.views, out)
+            except BaseException:
+                self._session.release(self.open, selection, False)
+                raise
+            if batch is not None:
+                batch.fill(selection, beta, normalize)
+                return batch
+            self._session.release(self.open, selection, False)
+            timeout = left(deadline)
+
+    def select(self, size: int, parties: int, timeout: float | None, ttl: float) -> Selection:
+        """Draw and pin."""
+        selection = self._session.select(self.open, size, timeout, parties, ttl)
+        self._held.add(selection.pin)
+        return selection
+
+    def collect(
+        self,
+        selection: Selection,
+        views: tuple[View, ...],
+        out: Batch | None,
+        beta: float | None,
+        normalize: Normalize,
+    ) -> Batch:
+        """Gather the rows of a selection, joining its pin first if it was made elsewhere.
+
+        Raises
+        ------
+        PinLost
+            If the rows may have been evicted.
+        """
+        if selection.pin not in self._held:
+            self._session.hold(self.open, selection)
+            self._held.add(selection.pin)
+        batch = None if selection.expired else self._gather(selection, views, out)
+        if batch is None or selection.expired:
+            self.release(selection, False)
+            why = "its deadline passed" if selection.expired else "the table needed its blocks"
+            raise PinLost(
+                f"the selection of {len(selection)} items of table {selection.table!r} is lost: {why}; "
+                "select again, collect sooner or select with a longer ttl="
+            )
+        batch.fill(selection, beta, normalize)
+        return batch
+
+    def release(self, selection: Selection, delivered: bool) -> None:
+        """End this client's hold of the selection's pin."""
+        self._held.discard(selection.pin)
+        self._session.release(self.open, selection, delivered)
+
+    def plan(self, views: tuple[View, ...], size: int, length: int) -> Plan:
+        """The plan for that many items of that length, made once."""
+        key = (views, size, length)
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= MOST_PLANS:
+                self._plans.clear()
+            plan = self._plans[key] = make_plan(self.open.layout, views, size, length)
+        return plan
+
+    def forget(self) -> None:
+        """Drop the pins, in the child of a fork: they are the parent's."""
+        self._held = set()
+
+    def _gather(self, selection: Selection, views: tuple[View, ...], out: Batch | None) -> Batch | None:
+        """The batch of the selection's rows, None if its pin was taken back."""
+        table, session, pin = self.open, self._session, selection.pin
+        lengths = selection.lengths
+        plan = self.plan(views, len(lengths), self._length or max(1, int(lengths.max(initial=1))))
+        if out is None:
+            batch = self._new_batch(plan)
+        else:
+            batch = out
+            batch.reuse(plan)
+        table.reading.add(pin)
+        try:
+            if session.revoked(table, selection):
+                return None
+            self._kernel(table.segment, plan.rows, plan.pads, selection.starts, lengths, batch.buffer)
+        finally:
+            table.reading.discard(pin)
+        if session.revoked(table, selection):
+            return None
+        batch.arrived()
+        return batch

@@ -1,0 +1,142 @@
+"""The columns of a table as strided arrays over its blocks, and writing rows through them.
+
+One array per column, ``[blocks, block_steps, *shape]``, made once per table: a run of neighbouring blocks
+is then one NumPy assignment, without a compiled kernel. The same layout is laid over private memory for
+rows that have no leased block yet.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gear.client.values import storage_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from gear.storage.layout import Layout
+
+
+class Rows:
+    """Per-step and per-trajectory columns of a segment, in the order of the table's columns.
+
+    Attributes
+    ----------
+    strips : dtype[blocks, block_steps, *shape] per per-step column.
+    values : dtype[slots, *shape] per per-trajectory column.
+    """
+
+    def __init__(self, layout: Layout, segment: npt.NDArray[np.uint8]) -> None:
+        self.layout = layout
+        self.block_steps = layout.block_steps
+        self.blocks = segment[layout.regions["arena"].offset :][: layout.blocks * layout.block_bytes].reshape(
+            layout.blocks, layout.block_bytes
+        )
+        self.strips = strips(layout, segment, layout.regions["arena"].offset, layout.blocks)
+        base = layout.regions["trajectories"].offset
+        self.values = [
+            _strided(segment, base + p.offset, storage_dtype(p.column), (layout.slots, *p.column.shape), (p.stride,))
+            for p in layout.placements.values()
+            if p.column.per == "trajectory"
+        ]
+        # Rows of neighbouring blocks that follow without a gap need no time axis of their own.
+        self._flat = _flat(layout, segment)
+
+    def write(self, blocks: Sequence[int], first: int, arrays: Sequence[np.ndarray]) -> None:
+        """Write `arrays` (dtype[n, *shape] per step column) from row `first` of the chain `blocks` on."""
+        if type(blocks) is range:
+            self._write_run(blocks.start, first, arrays, 0, len(arrays[0]))
+            return
+        steps, done, total = self.block_steps, 0, len(arrays[0])
+        for ordinal, block, count in _runs(blocks):
+            skip = max(0, first + done - ordinal * steps)
+            take = min(count * steps - skip, total - done)
+            if take > 0:
+                self._write_run(block, skip, arrays, done, take)
+                done += take
+
+    def write_row(self, block: int, row: int, values: Sequence[np.ndarray | None]) -> None:
+        """Write one row; columns without a value become zero bytes."""
+        for strip, value in zip(self.strips, values, strict=True):
+            strip[block, row] = 0 if value is None else value
+
+    def write_values(self, slot: int, values: Sequence[np.ndarray]) -> None:
+        """Write the per-trajectory columns of a slot."""
+        for column, value in zip(self.values, values, strict=True):
+            column[slot] = value
+
+    def _write_run(self, block: int, first: int, arrays: Sequence[np.ndarray], at: int, count: int) -> None:
+        """Rows at..at+count of `arrays` into the neighbouring blocks from `block` on, from row `first`."""
+        steps = self.block_steps
+        whole = at == 0 and count == len(arrays[0])
+        if self._flat is not None:
+            start = block * steps + first
+            for flat, array in zip(self._flat, arrays, strict=True):
+                flat[start : start + count] = array if whole else array[at : at + count]
+            return
+        block, first = block + first // steps, first % steps
+        lead = min((steps - first) % steps, count)
+        full, rest = divmod(count - lead, steps)
+        middle = block + (first > 0)
+        for strip, array in zip(self.strips, arrays, strict=True):
+            if not whole:
+                array = array[at : at + count]
+            if lead:
+                strip[block, first : first + lead] = array[:lead]
+            if full:
+                part = array if not lead and not rest else array[lead : lead + full * steps]
+                strip[middle : middle + full] = part.reshape(full, steps, *array.shape[1:])
+            if rest:
+                strip[middle + full, :rest] = array[count - rest :]
+
+
+def strips(layout: Layout, memory: npt.NDArray[np.uint8], offset: int, blocks: int) -> list[np.ndarray]:
+    """dtype[blocks, block_steps, *shape] per per-step column over `blocks` blocks at `offset`."""
+    return [
+        _strided(
+            memory,
+            offset + p.offset,
+            storage_dtype(p.column),
+            (blocks, layout.block_steps, *p.column.shape),
+            (layout.block_bytes, p.stride),
+        )
+        for p in layout.placements.values()
+        if p.column.per == "step"
+    ]
+
+
+def _flat(layout: Layout, segment: npt.NDArray[np.uint8]) -> list[np.ndarray] | None:
+    """dtype[blocks * block_steps, *shape] per column where all rows of the arena are equally far apart."""
+    places = [p for p in layout.placements.values() if p.column.per == "step"]
+    if any(p.stride * layout.block_steps != layout.block_bytes for p in places):
+        return None
+    base, rows = layout.regions["arena"].offset, layout.blocks * layout.block_steps
+    return [
+        _strided(segment, base + p.offset, storage_dtype(p.column), (rows, *p.column.shape), (p.stride,))
+        for p in places
+    ]
+
+
+def _strided(
+    memory: npt.NDArray[np.uint8], offset: int, dtype: np.dtype, shape: tuple[int, ...], outer: tuple[int, ...]
+) -> np.ndarray:
+    """An array of `shape` whose first axes step by `outer` bytes and whose other axes are dense."""
+    inner = shape[len(outer) :]
+    dense = [math.prod(inner[axis + 1 :]) * dtype.itemsize for axis in range(len(inner))]
+    return np.ndarray(shape, dtype, memory, offset, (*outer, *dense))
+
+
+def _runs(blocks: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Runs of neighbouring numbers: (index of the first, its block, how many)."""
+    start = 0
+    for index, (one, two) in enumerate(pairwise(blocks), 1):
+        if two != one + 1:
+            yield start, blocks[start], index - start
+            start = index
+    yield start, blocks[start], len(blocks) - start

@@ -1,0 +1,172 @@
+"""One value of one column: arrays are checked, Python scalars take the column's dtype.
+
+A bfloat16 column is handled as its 16 raw bits (uint16), so that an actor needs no library for it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from gear.errors import DataError
+from gear.schema import Column
+
+_DTYPES: dict[str, np.dtype] = {}
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def storage_dtype(column: Column) -> np.dtype:
+    """The dtype whose bytes the column stores; uint16 for bfloat16."""
+    name = "uint16" if column.dtype == "bfloat16" else column.dtype
+    if name not in _DTYPES:
+        _DTYPES[name] = np.dtype(name)
+    return _DTYPES[name]
+
+
+def array_of(column: Column, value: Any, timed: bool = False) -> np.ndarray:
+    """`value` as storage_dtype[*shape], with a leading time axis if `timed`. It may be a view of `value`.
+
+    Raises
+    ------
+    DataError
+        If dtype, shape or range do not fit.
+    """
+    kind = type(value)
+    if kind in (bool, int, float):
+        array, name = _weak(column, value, {kind}), column.dtype
+    elif isinstance(value, (list, tuple)):
+        array, name = _sequence(column, value, timed)
+    else:
+        array, name = _strong(column, value, timed)
+    if name != column.dtype:
+        raise _mismatch(column, timed, f"{name}{list(array.shape)}", f"cast it or declare {name}")
+    shape = array.shape
+    if (shape[1:] if timed else shape) != column.shape or (timed and not shape):
+        inner = shape[1:] if timed else shape
+        remedy = f"reshape it or declare shape {inner}"
+        if timed and shape == column.shape:
+            remedy = "a column per step needs the time axis first"
+        elif not timed and shape[1:] == column.shape and shape:
+            remedy = "one row is meant here, without a time axis"
+        raise _mismatch(column, timed, f"{name}{list(shape)}", remedy)
+    return array
+
+
+def _mismatch(column: Column, timed: bool, got: str, remedy: str) -> DataError:
+    axes = ", ".join([*(["T"] if timed else []), *map(str, column.shape)])
+    return DataError(f"column {column.name!r}: expected {column.dtype}[{axes}], got {got}; {remedy}")
+
+
+def _strong(column: Column, value: Any, timed: bool) -> tuple[np.ndarray, str]:
+    """Something that has a dtype, as an array of raw storage and the name of that dtype."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        name = str(value.dtype).removeprefix("torch.")
+        value = value.detach().cpu().resolve_conj().resolve_neg()
+        if value.layout != torch.strided:
+            raise _mismatch(column, timed, f"a {value.layout} tensor", "make it dense")
+        return (value.view(torch.int16).numpy().view(np.uint16) if name == "bfloat16" else value.numpy()), name
+    if isinstance(value, np.ma.MaskedArray):
+        raise _mismatch(column, timed, "a masked array", "fill it, and store the mask as a column of its own")
+    if not hasattr(value, "__array__"):
+        raise _mismatch(column, timed, f"a {type(value).__name__}", "give an array, a tensor or a list of numbers")
+    array = np.asarray(value)
+    name = array.dtype.name
+    if not array.dtype.isnative:
+        name = f"{name} of the other byte order"
+    return (array.view(np.uint16) if name == "bfloat16" else array), name
+
+
+def _sequence(column: Column, value: list[Any] | tuple[Any, ...], timed: bool) -> tuple[np.ndarray, str]:
+    """A list: of Python scalars (weakly typed), or of things that have a dtype, stacked."""
+    kinds: set[type] = set()
+    _kinds_of(value, kinds)
+    if kinds <= {bool, int, float}:
+        return _weak(column, value, kinds), column.dtype
+    rows: list[np.ndarray] = []
+    for index, row in enumerate(value):
+        array, name = _sequence(column, row, False) if isinstance(row, (list, tuple)) else _strong(column, row, False)
+        if name != column.dtype or (rows and array.shape != rows[0].shape):
+            expected = f"{column.dtype}{list(rows[0].shape if rows else column.shape[not timed :])}"
+            raise DataError(
+                f"column {column.name!r}: element {index} of the list is {name}{list(array.shape)}, expected "
+                f"{expected}; cast it or make the elements alike"
+            )
+        rows.append(array)
+    return np.stack(rows), column.dtype
+
+
+def _kinds_of(value: Any, kinds: set[type]) -> None:
+    """Add the types of the leaves of nested lists."""
+    for element in value:
+        if isinstance(element, (list, tuple)):
+            _kinds_of(element, kinds)
+        else:
+            kinds.add(type(element))
+
+
+def _weak(column: Column, value: Any, kinds: set[type]) -> np.ndarray:
+    """Python scalars in the column's dtype: int -> float, never float -> int, bool only to bool."""
+    name = column.dtype
+    told = " and ".join(sorted(k.__name__ for k in kinds))
+    allowed: set[type] = {bool} if name == "bool" else {int, float} if name in _FLOATS else {int}
+    if not kinds <= allowed:
+        raise DataError(
+            f"column {column.name!r}: expected {name}, got Python {told}; convert it or declare another dtype"
+        )
+    try:
+        wide: np.ndarray = np.array(value, _wide(name) if kinds else storage_dtype(column))
+    except OverflowError:
+        raise DataError(f"column {column.name!r}: a number of Python {told} is out of the range of {name}") from None
+    except ValueError:
+        raise DataError(f"column {column.name!r}: the nested lists have unequal lengths; expected one shape") from None
+    if not kinds:  # an empty list has no dtype to check and no shape to lose
+        return wide.reshape(0, *column.shape) if wide.shape == (0,) else wide
+    array, fits = _narrow(name, wide)
+    if not fits.all():
+        index = [int(i) for i in np.argwhere(~fits)[0]]
+        raise DataError(
+            f"column {column.name!r}: {wide[tuple(index)]} at {index} is out of the range of {name}; "
+            "clip it or declare a wider dtype"
+        )
+    return array
+
+
+def _wide(name: str) -> np.dtype:
+    if name == "bool":
+        return np.dtype(np.bool_)
+    return np.dtype(np.float64 if name in _FLOATS else np.uint64 if name == "uint64" else np.int64)
+
+
+def _narrow(name: str, wide: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`wide` as storage of dtype `name`, and where its value is within range."""
+    if name == "bfloat16":
+        import ml_dtypes
+
+        with np.errstate(over="ignore", invalid="ignore"):
+            rounded = wide.astype(ml_dtypes.bfloat16)
+        return rounded.view(np.uint16), np.isfinite(rounded.astype(np.float32)) | ~np.isfinite(wide)
+    if name in _FLOATS:
+        with np.errstate(over="ignore"):
+            narrow = wide.astype(name)
+        return narrow, np.isfinite(narrow) | ~np.isfinite(wide)
+    if name == "bool":
+        return wide, np.ones(wide.shape, np.bool_)
+    limits = np.iinfo(name)
+    return wide.astype(name), (wide >= limits.min) & (wide <= limits.max)
+
+
+def fast_scalar(column: Column) -> tuple[type | None, float, float]:
+    """The Python type that a scalar column takes as it is, and between which bounds; None for other columns."""
+    name = column.dtype
+    if column.shape or name == "bfloat16":
+        return None, 0, 0
+    if name == "bool":
+        return bool, 0, 1
+    if name in _FLOATS:
+        largest = float(np.finfo(name).max)
+        return float, -largest, largest
+    limits = np.iinfo(name)
+    return int, int(limits.min), int(limits.max)

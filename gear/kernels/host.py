@@ -1,0 +1,147 @@
+"""Kernels on the host, compiled by Numba: the same functions as `reference`, for speed.
+
+All release the GIL and may be called from other kernels. Arrays must be C-contiguous and writable (a
+read-only one is another signature, compiled in mid-service). Gathering never leaves the segment, whatever
+`starts` and block records hold; a plan that does not fit its arrays is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import numpy.typing as npt
+
+from gear.kernels.compile import compile_lock, copy, helper, kernel, memcpy
+from gear.kernels.host_random import random_bits, uniforms
+from gear.kernels.host_rows import gather_rows
+from gear.kernels.host_tree import tree_build, tree_draw, tree_smallest, tree_total, tree_update
+from gear.kernels.host_windows import gather_windows
+from gear.kernels.records import (
+    ARENA,
+    BLOCK_BYTES,
+    BLOCK_COUNT,
+    BLOCK_FIELDS,
+    BLOCK_STEPS,
+    BLOCKS,
+    FAN,
+    ITEM_LENGTH,
+    KIND,
+    MASK,
+    OFFSET,
+    PAD,
+    PER_STEP,
+    PLAN_FIELDS,
+    STRIDE,
+    TARGET,
+    WIDTH,
+)
+
+__all__ = [
+    "gather",
+    "load",
+    "random_bits",
+    "scatter",
+    "tree_build",
+    "tree_draw",
+    "tree_smallest",
+    "tree_total",
+    "tree_update",
+    "uniforms",
+]
+
+Bytes = npt.NDArray[np.uint8]
+Integers = npt.NDArray[np.int64]
+Shorts = npt.NDArray[np.int32]
+
+
+@helper
+def _check_places(size: int, plan: Integers) -> None:
+    """Refuse a plan whose blocks or columns leave the segment of `size` bytes."""
+    steps, block_bytes, blocks = plan[0, BLOCK_STEPS], plan[0, BLOCK_BYTES], plan[0, BLOCK_COUNT]
+    length, arena, records = plan[0, ITEM_LENGTH], plan[0, ARENA], plan[0, BLOCKS]
+    if steps < 1 or block_bytes < 0 or blocks < 0 or length < 0 or arena < 0 or records < 0:
+        raise ValueError("plan: a size or an offset is negative")
+    if arena + blocks * block_bytes > size or records + blocks * 4 * BLOCK_FIELDS > size:
+        raise ValueError("plan: the blocks lie outside the segment")
+    for c in range(1, plan.shape[0]):
+        offset, stride, width = plan[c, OFFSET], plan[c, STRIDE], plan[c, WIDTH]
+        if offset < 0 or stride < 0 or width < 0 or plan[c, TARGET] < 0:
+            raise ValueError("plan: a size or an offset is negative")
+        if plan[c, KIND] == PER_STEP and offset + (steps - 1) * stride + width > block_bytes:
+            raise ValueError("plan: a column lies outside its block")
+
+
+@helper
+def _check_output(plan: Integers, pads: int, items: int, out: int) -> None:
+    """Refuse a plan whose batch leaves the output, or whose pad values leave the pads (sizes in bytes)."""
+    length = plan[0, ITEM_LENGTH]
+    if plan[0, MASK] >= 0 and plan[0, MASK] + items * length > out:
+        raise ValueError("plan: the mask does not fit into the output")
+    for c in range(1, plan.shape[0]):
+        rows = items * length if plan[c, KIND] == PER_STEP else items
+        if plan[c, TARGET] + rows * plan[c, WIDTH] > out:
+            raise ValueError("plan: a column does not fit into the output")
+        if plan[c, PAD] >= 0 and plan[c, PAD] + plan[c, WIDTH] > pads:
+            raise ValueError("plan: a pad value lies outside the pads")
+
+
+@kernel
+def gather(segment: Bytes, plan: Integers, pads: Bytes, starts: Integers, lengths: Shorts, out: Bytes) -> None:
+    """Collect the rows of items into contiguous columns; see `reference.gather`."""
+    if lengths.shape[0] != starts.shape[0]:
+        raise ValueError("gather: starts and lengths differ in length")
+    _check_places(segment.shape[0], plan)
+    _check_output(plan, pads.shape[0], starts.shape[0], out.shape[0])
+    if plan[0, ITEM_LENGTH] == 1:
+        gather_rows(segment, plan, pads.ctypes.data, starts, lengths, out.ctypes.data)
+    else:
+        gather_windows(segment, plan, pads.ctypes.data, starts, lengths, out.ctypes.data)
+
+
+@kernel
+def scatter(segment: Bytes, plan: Integers, column: int, blocks: Shorts, first: int, values: Bytes) -> None:
+    """Write rows of one column into leased blocks; see `reference.scatter`."""
+    _check_places(segment.shape[0], plan)
+    c = 1 + column
+    if c < 1 or c >= plan.shape[0] or plan[c, KIND] != PER_STEP:
+        raise ValueError("scatter: not a per-step column")
+    steps, stride, width = plan[0, BLOCK_STEPS], plan[c, STRIDE], plan[c, WIDTH]
+    if width == 0 or values.shape[0] % width != 0:
+        raise ValueError("scatter: the values are not whole rows")
+    rows, source = values.shape[0] // width, values.ctypes.data
+    if first < 0 or first + rows > blocks.shape[0] * steps:
+        raise ValueError("scatter: rows outside the given blocks")
+    for b in range(blocks.shape[0]):
+        if blocks[b] < 0 or blocks[b] >= plan[0, BLOCK_COUNT]:
+            raise ValueError("scatter: a block outside the arena")
+    column_base = segment.ctypes.data + plan[0, ARENA] + plan[c, OFFSET]
+    done, b, step = np.int64(0), first // steps, first % steps
+    while done < rows:
+        part = min(rows - done, steps - step)
+        to, origin = column_base + blocks[b] * plan[0, BLOCK_BYTES] + step * stride, source + done * width
+        if stride == width:
+            memcpy(to, origin, part * width)
+        else:
+            for i in range(part):
+                copy(to + i * stride, origin + i * width, width)
+        done, b, step = done + part, b + 1, np.int64(0)
+
+
+def load() -> None:
+    """Have every kernel here compiled, or loaded from the cache, before it is needed."""
+    plan = np.zeros((1, PLAN_FIELDS), np.int64)
+    plan[0, BLOCK_STEPS] = 1
+    octets, places, lengths = np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int32)
+    tree, starts = np.zeros(FAN), np.zeros(1, np.int64)
+    with compile_lock():
+        gather(octets, plan, octets, places, lengths, octets)
+        with contextlib.suppress(ValueError):  # there is no column to write to
+            scatter(octets, plan, 0, lengths, 0, octets)
+        tree_build(tree, tree[:0], starts)
+        tree_update(tree, tree[:0], starts, places, tree[:0])
+        tree_draw(tree, starts, tree[:0], places)
+        tree_total(tree, starts)
+        tree_smallest(tree, tree[:0], starts)
+        random_bits(0, 0, 0)
+        uniforms(0, 0, tree[:0])

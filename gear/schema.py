@@ -1,0 +1,261 @@
+"""What a table is: its columns and the rules by which it is sized, drawn from and held back.
+
+Everything here compares by value, is validated when constructed and travels as msgpack
+(`to_bytes` / `from_bytes`). Defaults that depend on other fields are filled in at construction, so two
+tables that behave alike compare equal. Nothing here knows memory, sockets or kernels.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import msgspec
+from msgspec.structs import force_setattr
+
+from gear.columns import DTYPES, Column, dtype_name, flatten
+from gear.errors import SchemaError
+from gear.rules import (
+    MAX_ALPHA,
+    MAX_INT32,
+    MAX_WHOLE,
+    Bytes,
+    Capacity,
+    Fifo,
+    Item,
+    Limiter,
+    MinSize,
+    Prioritized,
+    Remover,
+    Sampler,
+    SampleToInsertRatio,
+    Spec,
+    Step,
+    Steps,
+    Trajectories,
+    Uniform,
+    Whole,
+    Window,
+    real,
+    require,
+    whole_number,
+)
+
+__all__ = [
+    "DTYPES",
+    "MAX_ALPHA",
+    "MAX_COLUMNS",
+    "Bytes",
+    "Capacity",
+    "Column",
+    "Fifo",
+    "Item",
+    "Limiter",
+    "MinSize",
+    "Prioritized",
+    "Remover",
+    "SampleToInsertRatio",
+    "Sampler",
+    "Step",
+    "Steps",
+    "Table",
+    "Trajectories",
+    "Uniform",
+    "Whole",
+    "Window",
+    "dtype_name",
+    "flatten",
+    "from_bytes",
+    "to_bytes",
+]
+
+MAX_COLUMNS = 256
+_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
+_KINDS: dict[str, tuple[type[Spec], ...]] = {
+    "capacity": (Steps, Trajectories, Bytes),
+    "item": (Whole, Step, Window),
+    "sampler": (Uniform, Prioritized, Fifo),
+    "remover": (Uniform, Prioritized, Fifo),
+    "limiter": (MinSize, SampleToInsertRatio),
+}
+
+
+class Table(Spec, frozen=True):
+    """A table of trajectories: what is stored, how much, and how it is drawn and removed.
+
+    Parameters
+    ----------
+    name : str
+    columns : sequence of Column
+    capacity : Steps, Trajectories or Bytes
+    item : Whole, Step or Window
+    sampler, remover : Uniform, Prioritized or Fifo
+        A remover takes whole trajectories, a prioritized one by their largest item priority.
+    limiter : MinSize or SampleToInsertRatio
+    mean_length : int, optional
+        Expected steps per trajectory; sizes memory for `Steps` and `Trajectories`. Default 4 x the
+        window, else 256; never more than `max_length` or a capacity in `Steps`.
+    max_length : int, optional
+        Longest stored piece in steps; writers split there. Default: the capacity.
+    block_steps : int, optional
+        Rows per block. Default: by item, mean length and row size.
+    max_times_sampled : int, optional
+        An item leaves the table's draws after that many deliveries.
+    publish : {"end", "rows"}, optional
+        A trajectory becomes visible at its end, or row by row. Default "rows" for `Step` items.
+    seed : int
+        Seed of the table's draws.
+    open_ttl : float
+        Seconds that an open trajectory owned by the table may go without an append.
+    """
+
+    name: str
+    columns: tuple[Column, ...]
+    capacity: Capacity
+    item: Item = Step()
+    sampler: Sampler = Uniform()
+    remover: Remover = Fifo()
+    limiter: Limiter = MinSize(1)
+    mean_length: int = 0
+    max_length: int = 0
+    block_steps: int = 0
+    max_times_sampled: int = 0
+    publish: Literal["", "end", "rows"] = ""
+    seed: int = 0
+    open_ttl: float = 3600.0
+
+    def __post_init__(self) -> None:
+        require(
+            isinstance(self.name, str) and _NAME.fullmatch(self.name) is not None,
+            f"Table: name must be 1 to 128 letters, digits or '_.-', got {self.name!r}",
+        )
+        owner = f"Table {self.name!r}"
+        self._check_columns(owner)
+        for field, kinds in _KINDS.items():
+            value = getattr(self, field)
+            names = ", ".join(k.__name__ for k in kinds)
+            require(isinstance(value, kinds), f"{owner}: {field} must be one of {names}, got {value!r}")
+        require(
+            self.publish in ("", None, "end", "rows"),
+            f"{owner}: publish must be 'end' or 'rows', got {self.publish!r}",
+        )
+        for field in ("mean_length", "max_length", "block_steps", "max_times_sampled"):
+            value = getattr(self, field)
+            most = MAX_WHOLE if field.endswith("length") else MAX_INT32
+            force_setattr(self, field, 0 if value is None else whole_number(owner, field, value, 0, most))
+        force_setattr(self, "seed", whole_number(owner, "seed", self.seed, 0))
+        force_setattr(self, "open_ttl", real(owner, "open_ttl", self.open_ttl, 1e-3))
+        self._fill_defaults(owner)
+
+    def _check_columns(self, owner: str) -> None:
+        columns = self.columns
+        require(
+            isinstance(columns, (tuple, list)) and all(isinstance(c, Column) for c in columns),
+            f"{owner}: columns must be a sequence of Column, got {columns!r}",
+        )
+        force_setattr(self, "columns", tuple(columns))
+        require(len(columns) > 0, f"{owner}: columns is empty; declare at least one")
+        require(
+            len(columns) <= MAX_COLUMNS,
+            f"{owner}: columns has {len(columns)} entries, at most {MAX_COLUMNS} are supported",
+        )
+        names = [c.name for c in columns]
+        twice = sorted({n for n in names if names.count(n) > 1})
+        require(not twice, f"{owner}: columns are declared twice: {', '.join(twice)}")
+        under = sorted(n for n in names for m in names if n.startswith(m + "/"))
+        require(not under, f"{owner}: columns {under} lie under another column; a name is a leaf or a group")
+        require(
+            any(c.per == "step" for c in columns),
+            f"{owner}: columns has none with per='step'; a trajectory needs at least one",
+        )
+
+    def _fill_defaults(self, owner: str) -> None:
+        item, capacity = self.item, self.capacity
+        if not self.publish:
+            force_setattr(self, "publish", "rows" if isinstance(item, Step) else "end")
+        require(
+            not (isinstance(item, Whole) and self.publish == "rows"),
+            f"{owner}: publish='rows' needs Step or Window items; a Whole item exists only at its end",
+        )
+        mean = self.mean_length or (4 * item.length if isinstance(item, Window) else 256)
+        if isinstance(capacity, Steps):
+            mean = min(mean, capacity.n)
+        if self.max_length:
+            mean = min(mean, self.max_length)
+        force_setattr(self, "mean_length", mean)
+        if not self.block_steps:
+            force_setattr(self, "block_steps", self._default_block_steps())
+        if isinstance(capacity, Steps):
+            limit = capacity.n
+        elif isinstance(capacity, Trajectories):
+            limit = min(capacity.n * mean, MAX_WHOLE)
+        else:
+            limit = capacity.n // self.step_bytes
+        require(limit > 0, f"{owner}: capacity {capacity} is smaller than one step of {self.step_bytes} bytes")
+        require(
+            self.max_length <= limit,
+            f"{owner}: max_length {self.max_length} is more than the capacity of {limit} steps",
+        )
+        force_setattr(self, "max_length", self.max_length or limit)
+
+    def _default_block_steps(self) -> int:
+        """A power of two: 16 for `Step`, 32 to 256 else; at most 0.15 x the mean length and 256 KiB."""
+        most = 16 if isinstance(self.item, Step) else 256
+        most = min(most, int(0.15 * self.mean_length), (256 << 10) // self.step_bytes)
+        return 1 << max(0, most.bit_length() - 1) if most > 0 else 1
+
+    @property
+    def step_bytes(self) -> int:
+        """Payload bytes of one step."""
+        return sum(c.row_bytes for c in self.columns if c.per == "step")
+
+    def column(self, name: str) -> Column:
+        """The column of that name.
+
+        Raises
+        ------
+        SchemaError
+            If there is none.
+        """
+        for column in self.columns:
+            if column.name == name:
+                return column
+        known = ", ".join(c.name for c in self.columns)
+        raise SchemaError(f"table {self.name!r} has no column {name!r}; it has {known}")
+
+    def differences(self, other: Table) -> list[str]:
+        """One line for each field, and for each column, in which `other` differs: ``field: mine against theirs``."""
+        lines = []
+        for field in self.__struct_fields__:
+            mine, theirs = getattr(self, field), getattr(other, field)
+            if field == "columns" and mine != theirs:
+                lines += _column_differences(mine, theirs)
+            elif mine != theirs:
+                lines.append(f"{field}: {mine!r} against {theirs!r}")
+        return lines
+
+
+def _column_differences(mine: tuple[Column, ...], theirs: tuple[Column, ...]) -> list[str]:
+    ours, others = {c.name: c for c in mine}, {c.name: c for c in theirs}
+    pairs = ((n, ours.get(n), others.get(n)) for n in [*ours, *(n for n in others if n not in ours)])
+    lines = [f"columns: {n!r}: {a or 'none'} against {b or 'none'}" for n, a, b in pairs if a != b]
+    return lines or [f"columns: the order {', '.join(ours)} against {', '.join(others)}"]
+
+
+def to_bytes(table: Table) -> bytes:
+    """The table as msgpack."""
+    return msgspec.msgpack.encode(table)
+
+
+def from_bytes(data: bytes) -> Table:
+    """The table from msgpack.
+
+    Raises
+    ------
+    SchemaError
+        If the bytes are no valid table.
+    """
+    try:
+        return msgspec.msgpack.decode(data, type=Table)
+    except msgspec.DecodeError as error:
+        raise SchemaError(f"not a table: {error}") from None

@@ -1,0 +1,1 @@
+"""Select: which items make the next batch, and which trajectory leaves."""

@@ -1,0 +1,192 @@
+"""The clients of a shard: who speaks on which connection, what was answered, who fell silent, who is dead.
+
+A client is known by the identity it chose. Its connection may break and come back; the requests it numbers
+are then done once, because answers are remembered until it says that it has them. Silence frees nothing:
+only the free lock of its file proves that a client can touch the shared memory no more.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gear.errors import InsufficientMemory, ProtocolError
+from gear.transport.door import CLIENTS, is_held
+
+MOST_CLIENTS = 4096
+MOST_ANSWERS = 4096
+_FIRST_CHECK, _LONGEST_CHECK = 0.002, 0.25
+
+
+@dataclass(eq=False, slots=True)
+class Client:
+    """One client.
+
+    Attributes
+    ----------
+    route : routing id of its connection, kept after it broke.
+    descriptor : of its connection, -1 while it is silent.
+    last : highest request number received.
+    answers : by request number, until the client has them.
+    rows : its number in each table it uses.
+    told : (table, pin) it was told to let go of, until it does.
+    lock : descriptor of its lock file, None before it proved shared memory.
+    """
+
+    identity: bytes
+    route: bytes = b""
+    descriptor: int = -1
+    last: int = 0
+    answers: dict[int, list[bytes]] = field(default_factory=dict)
+    rows: dict[int, int] = field(default_factory=dict)
+    told: set[tuple[int, int]] = field(default_factory=set)
+    lock: int | None = None
+    check_at: float = 0.0
+    patience: float = _FIRST_CHECK
+
+    @property
+    def silent(self) -> bool:
+        """Whether it has no connection now."""
+        return self.descriptor < 0
+
+    def remember(self, request: int, parts: list[bytes]) -> None:
+        """Keep an answer for the case that its connection breaks before it arrives."""
+        self.answers[request] = parts
+        if len(self.answers) > MOST_ANSWERS:
+            del self.answers[next(iter(self.answers))]
+
+    def forget_answered(self, answered: int) -> None:
+        """Drop the answers below that number."""
+        if self.answers:
+            for number in [n for n in self.answers if n < answered]:
+                del self.answers[number]
+
+
+class Clients:
+    """All clients of a shard.
+
+    Parameters
+    ----------
+    directory : Path
+        The shard's directory, which holds the clients' lock files.
+    nonce : bytes
+        What a client reads there.
+    """
+
+    def __init__(self, directory: Path, nonce: bytes) -> None:
+        self._directory, self._nonce = directory / CLIENTS, nonce
+        self._by_identity: dict[bytes, Client] = {}
+        self._by_route: dict[bytes, Client] = {}
+        self._by_descriptor: dict[int, Client] = {}
+        self._silent: set[Client] = set()
+
+    def __len__(self) -> int:
+        return len(self._by_identity)
+
+    @property
+    def silent(self) -> int:
+        """How many have no connection."""
+        return len(self._silent)
+
+    def find(self, route: bytes) -> Client | None:
+        """The client that speaks on that connection."""
+        return self._by_route.get(route)
+
+    def hello(self, identity: bytes, route: bytes, descriptor: int) -> tuple[Client, Client | None, bool]:
+        """A client greets on a connection.
+
+        Returns it, a client whose connection is thereby known to be gone, and whether it was known before.
+
+        Raises
+        ------
+        InsufficientMemory
+            If there are too many.
+        """
+        gone = self._by_descriptor.get(descriptor)
+        if gone is not None:
+            self.lost(descriptor)
+        client = self._by_identity.get(identity)
+        resumed = client is not None
+        if client is None:
+            if len(self) >= MOST_CLIENTS:
+                raise InsufficientMemory(f"the server has {MOST_CLIENTS} clients, the most it can have")
+            client = self._by_identity[identity] = Client(identity)
+        self._by_route.pop(client.route, None)
+        self._by_descriptor.pop(client.descriptor, None)
+        self._silent.discard(client)
+        client.route, client.descriptor, client.patience = route, descriptor, _FIRST_CHECK
+        self._by_route[route] = self._by_descriptor[descriptor] = client
+        return client, gone if gone is not client else None, resumed
+
+    def attach(self, client: Client, nonce: bytes) -> None:
+        """A client proves that it shares memory and holds its lock.
+
+        Raises
+        ------
+        ProtocolError
+            If it does not.
+        """
+        if client.lock is not None:
+            return
+        if not hmac.compare_digest(nonce, self._nonce):
+            raise ProtocolError("attach: the nonce is not the one in this shard's shared memory")
+        try:
+            lock = os.open(self._directory / client.identity.hex(), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            raise ProtocolError(f"attach: expected a lock file of the client: {error.strerror}") from None
+        if not is_held(lock):
+            os.close(lock)
+            raise ProtocolError("attach: the client's lock file is not locked")
+        client.lock = lock
+
+    def lost(self, descriptor: int) -> Client | None:
+        """A connection is gone; the client that spoke on it has fallen silent."""
+        client = self._by_descriptor.pop(descriptor, None)
+        if client is not None:
+            client.descriptor = -1
+            client.check_at = 0.0
+            self._silent.add(client)
+        return client
+
+    def remove(self, client: Client) -> None:
+        """Forget a client that can touch nothing any more."""
+        self._by_identity.pop(client.identity, None)
+        self._by_route.pop(client.route, None)
+        if self._by_descriptor.get(client.descriptor) is client:
+            del self._by_descriptor[client.descriptor]
+        self._silent.discard(client)
+        if client.lock is not None:
+            os.close(client.lock)
+            client.lock = None
+        (self._directory / client.identity.hex()).unlink(missing_ok=True)
+
+    def dead(self, now: float) -> list[Client]:
+        """Silent clients found dead; looks at those whose turn it is."""
+        found = []
+        for client in self._silent:
+            if client.check_at > now:
+                continue
+            if client.lock is None or not is_held(client.lock):
+                found.append(client)
+            else:
+                client.check_at = now + client.patience
+                client.patience = min(2 * client.patience, _LONGEST_CHECK)
+        return found
+
+    def next_check(self) -> float | None:
+        """`time.monotonic()` at which `dead` has something to look at."""
+        return min((client.check_at for client in self._silent), default=None)
+
+    def close(self) -> None:
+        """Close the lock files."""
+        for client in self._by_identity.values():
+            if client.lock is not None:
+                os.close(client.lock)
+
+
+def now() -> float:
+    """The clock of all deadlines here."""
+    return time.monotonic()

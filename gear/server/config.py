@@ -1,0 +1,172 @@
+"""What a server is told: checked options, and the part of them that its shard gets through a pipe."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import socket
+import stat
+from pathlib import Path
+
+import msgspec
+
+from gear.errors import AuthenticationError, DeviceError, ServerConflict
+from gear.storage.memory import SHARED, size_text
+
+LEAST_TOKEN = 8
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.I)
+_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+
+
+class Options(msgspec.Struct, frozen=True):
+    """A server's options, checked."""
+
+    name: str
+    host: str
+    port: int
+    devices: str
+    memory: int
+    token: str
+    log_level: str
+    discard: bool
+    client_timeout: float
+
+
+class ShardOptions(msgspec.Struct, frozen=True):
+    """What the supervisor tells a shard on its standard input, the token included: never in arguments."""
+
+    name: str
+    host: str
+    index: int
+    directory: str
+    memory: int
+    token: str
+    log_level: str
+    discard: bool
+    client_timeout: float
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """What a shard says on its standard output when it serves: its public port and its local socket."""
+
+    port: int
+    socket: str
+
+
+def parse_size(text: str) -> int:
+    """Bytes of ``8GiB``, ``500MB``, ``2g`` or ``1048576``.
+
+    Raises
+    ------
+    ValueError
+        If it is no size.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"expected a size like 8GiB, 500MB or a number of bytes, got {text!r}")
+    number, unit, binary = match.groups()
+    base = 1024 if binary or not text.strip().lower().endswith("b") else 1000
+    size = int(float(number) * base ** " kmgt".index(unit.lower() or " "))
+    if size <= 0:
+        raise ValueError(f"expected a size above zero, got {text!r}")
+    return size
+
+
+def default_memory() -> int:
+    """80 % of what the shared-memory filesystem can hold."""
+    stat_ = os.statvfs(SHARED)
+    return stat_.f_blocks * stat_.f_frsize * 8 // 10
+
+
+def memory_token(nbytes: int) -> str:
+    """A size as one word."""
+    return size_text(nbytes).replace(" ", "")
+
+
+def check_name(name: str) -> str:
+    """The server's name, refused unless it can be part of a file name.
+
+    Raises
+    ------
+    ValueError
+    """
+    if not _NAME.fullmatch(name) or name.startswith("."):
+        raise ValueError(f"expected a name of 1 to 64 letters, digits or '_.-', got {name!r}")
+    return name
+
+
+def check_devices(devices: str) -> str:
+    """The device list, refused unless it can be served here.
+
+    Raises
+    ------
+    DeviceError
+        Never is another device taken instead.
+    """
+    if devices == "cpu":
+        return devices
+    match = re.fullmatch(r"cpu:(\d+)", devices)
+    if match and int(match[1]) == 1:
+        return "cpu"
+    if match and int(match[1]) > 1:
+        raise DeviceError(
+            f"--devices {devices}: several shards come in a later release; this one runs a single shard, use --devices cpu"
+        )
+    if re.fullmatch(r"\d+(,\d+)*", devices):
+        there = sorted(int(path.name[6:]) for path in Path("/dev").glob("nvidia[0-9]*") if path.name[6:].isdigit())
+        asked = sorted({int(number) for number in devices.split(",")})
+        missing = [number for number in asked if number not in there]
+        if missing:
+            raise DeviceError(
+                f"--devices {devices}: GPU {', '.join(map(str, missing))} is not there (found: "
+                f"{', '.join(map(str, there)) or 'no GPU'}); use --devices cpu or start on a machine that has it"
+            )
+        raise DeviceError(f"--devices {devices}: tables in GPU memory come in a later release; use --devices cpu")
+    raise DeviceError(f"--devices {devices!r}: expected 'cpu' or GPU numbers like '0,1'")
+
+
+def resolve(host: str) -> str:
+    """The address to bind to.
+
+    Raises
+    ------
+    ServerConflict
+        If the host is unknown.
+    """
+    if host in ("*", ""):
+        return "0.0.0.0"
+    try:
+        return str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
+    except OSError as error:
+        raise ServerConflict(f"--host {host}: {error.strerror}; give an address of this machine") from None
+
+
+def read_token(path: str | None, host: str) -> str:
+    """The token of ``--token-file``; required unless `host` (an address) is loopback.
+
+    Raises
+    ------
+    AuthenticationError
+        If it is missing, short, or readable by everybody.
+    """
+    if path is None:
+        if not ipaddress.ip_address(host).is_loopback:
+            raise AuthenticationError(
+                f"--host {host} is not loopback: a token is required; write one into a file only you can read "
+                "(umask 077; python3 -c 'import secrets; print(secrets.token_hex())' > token) and give --token-file token"
+            )
+        return ""
+    try:
+        with open(path, encoding="utf-8") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            token = file.read(4097).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise AuthenticationError(f"--token-file {path}: {getattr(error, 'strerror', error)}") from None
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        raise AuthenticationError(f"--token-file {path}: everybody can read or write it; chmod 600 {path}")
+    if not LEAST_TOKEN <= len(token) <= 4096:
+        raise AuthenticationError(
+            f"--token-file {path}: expected a token of {LEAST_TOKEN} to 4096 characters, got {len(token)}"
+        )
+    return token

@@ -1,0 +1,154 @@
+"""Where a server leaves its traces: the lock of its name, the record of its memory, its directory there.
+
+The runtime directory (0700) holds per server name a lock file, locked as long as the supervisor or its shard
+lives, and a record (0600) of the directory in the shared-memory filesystem that holds its segments. That
+directory has an unguessable name.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import secrets
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from gear.errors import ServerConflict
+from gear.storage.memory import SHARED, size_text
+from gear.transport.door import CLIENTS
+
+logger = logging.getLogger(__name__)
+
+SEGMENTS = "table-*"
+_DIRECTORY = re.compile(r"gear-[0-9a-f]{32}")
+
+
+class Record(msgspec.Struct):
+    """What is written down about a server."""
+
+    directory: str
+    supervisor: int = 0
+    shards: list[int] = []
+    address: str = ""
+
+
+def runtime_directory() -> Path:
+    """The directory for locks and records, made if need be.
+
+    Raises
+    ------
+    ServerConflict
+        If somebody else owns it.
+    """
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    path = Path(base, "gear") if base else Path(tempfile.gettempdir(), f"gear-{os.getuid()}")
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise ServerConflict(f"{path} belongs to somebody else; set XDG_RUNTIME_DIR to a directory of your own")
+    if status.st_mode & 0o077:
+        path.chmod(0o700)
+    return path
+
+
+class Place:
+    """A server's name, taken for as long as this process or one that inherits `descriptor` lives.
+
+    Raises
+    ------
+    ServerConflict
+        If a server of that name runs.
+    """
+
+    def __init__(self, name: str) -> None:
+        folder = runtime_directory()
+        self.name = name
+        self._record = folder / f"{name}.record"
+        self.descriptor = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self.descriptor)
+            record = self.read()
+            who = f" (at {record.address}, processes {record.supervisor}, {record.shards})" if record else ""
+            raise ServerConflict(
+                f"a server named {name!r} is running{who}; stop it or start this one with another --name"
+            ) from None
+        self.directory: Path | None = None
+
+    def read(self) -> Record | None:
+        """The record, None if there is none that can be trusted."""
+        try:
+            record = msgspec.json.decode(self._record.read_bytes(), type=Record)
+        except (OSError, msgspec.DecodeError):
+            return None
+        path = Path(record.directory)
+        return record if path.parent == SHARED and _DIRECTORY.fullmatch(path.name) else None
+
+    def write(self, record: Record) -> None:
+        """Replace the record."""
+        new = self._record.with_suffix(".new")
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(msgspec.json.encode(record))
+        new.replace(self._record)
+
+    def claim(self, discard: bool) -> Path:
+        """A fresh directory in the shared-memory filesystem, what is kept there having been dealt with.
+
+        Raises
+        ------
+        ServerConflict
+            If segments of an earlier server of this name are kept and not to be discarded.
+        """
+        record = self.read()
+        if record is not None:
+            kept = Path(record.directory)
+            size = kept_bytes(kept)
+            if size and not discard:
+                raise ServerConflict(
+                    f"server {self.name!r} left {size_text(size)} ({size} bytes) of tables in {kept}; this release can not "
+                    "take them up again: start with --discard to remove them, or with another --name to keep them"
+                )
+            if size:
+                logger.warning("discarding %s of tables kept in %s", size_text(size), kept)
+            shutil.rmtree(kept, ignore_errors=True)
+        path = SHARED / f"gear-{secrets.token_hex(16)}"
+        self.write(Record(str(path), os.getpid()))
+        path.mkdir(mode=0o700)
+        (path / CLIENTS).mkdir(mode=0o700)
+        self.directory = path
+        return path
+
+    def leave(self, discard: bool) -> int:
+        """Remove everything but segments that are to be kept; returns their bytes."""
+        kept = clear(self.directory, discard) if self.directory is not None else 0
+        if not kept and self.directory is not None:
+            self._record.unlink(missing_ok=True)
+        os.close(self.descriptor)
+        return kept
+
+
+def kept_bytes(directory: Path) -> int:
+    """Bytes of the segments in a server's directory."""
+    return sum(path.stat().st_size for path in directory.glob(SEGMENTS))
+
+
+def clear(directory: Path, discard: bool) -> int:
+    """Remove a server's directory, or all but its segments if there are any to be kept; returns their bytes."""
+    kept = 0 if discard else kept_bytes(directory)
+    if not kept:
+        shutil.rmtree(directory, ignore_errors=True)
+        return 0
+    keep = set(directory.glob(SEGMENTS))
+    for path in directory.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path not in keep:
+            path.unlink(missing_ok=True)
+    return kept

@@ -1,0 +1,1 @@
+"""Manage: where the bytes of a trajectory live, and who may touch them."""

@@ -1,0 +1,356 @@
+"""Where every byte of a table lies: the geometry of its one memory segment.
+
+A layout is a pure function of the declared table, computed alike by the shard that owns the segment and
+by every client that maps it. It owns no memory and must never depend on anything but the `Table`.
+
+A segment holds the directory (header, counters, clients, blocks, slots, free rings), the arrays of
+sampler and remover, the arena (blocks of rows) and, behind it, the per-trajectory columns.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from gear.errors import SchemaError
+from gear.kernels import records
+from gear.schema import (
+    DTYPES,
+    Bytes,
+    Column,
+    Fifo,
+    MinSize,
+    Prioritized,
+    SampleToInsertRatio,
+    Step,
+    Steps,
+    Table,
+    Trajectories,
+    Uniform,
+    Whole,
+    Window,
+)
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+FORMAT = 1
+"""Version of the segment format, raised with every incompatible change."""
+
+ALIGN = 64
+HUGE_PAGE = 2 << 20
+
+# What kernels read is defined beside them; see `gear.kernels.records`. Block records: int32[BLOCK_FIELDS].
+FAN, BLOCK_FIELDS = records.FAN, records.BLOCK_FIELDS
+GENERATION, SLOT, ORDINAL = records.GENERATION, records.SLOT, records.ORDINAL
+NEXT, PREVIOUS, OWNER = records.NEXT, records.PREVIOUS, records.OWNER
+
+ID_TABLE_SHIFT, ID_SHARD_SHIFT, ID_LOW_BITS = 55, 47, 47
+"""An id is table (8 bits), shard (8), generation and row (47 together), most significant first."""
+
+MAX_CLIENTS = 4096
+"""Client entries a segment remembers for exactly-once inserts."""
+
+SLOT_FIELDS, CLIENT_FIELDS, COUNTERS, FLOATS = 16, 8, 64, 16
+
+# Fields of a slot record, int64[SLOT_FIELDS].
+(
+    STATE, FIRST, LAST, LENGTH, FLAGS, ITEMS, WRITER, SEQUENCE,
+    ORDER, PINS, CLIENT, CHECKSUM, OLDER, NEWER, GONE, CURSOR,
+) = range(SLOT_FIELDS)  # fmt: skip
+
+# States of a slot. OPEN: rows are published, more may follow. EVICTED: out of the table, still pinned.
+FREE, LEASED, OPEN, CLOSED, EVICTED = range(5)
+
+# Flags of a slot and of a commit entry. CONTINUED / CONTINUES: a piece of a trajectory split at max_length.
+TERMINATED, HAS_FINAL, CONTINUED, CONTINUES, END, BEGIN = 1, 2, 4, 8, 16, 32
+
+# Fields of a client record, int64[CLIENT_FIELDS]: identity (128 bits), last committed sequence, leases.
+ID_HIGH, ID_LOW, COMMITTED, KNOWN, LEASED_BLOCKS, LEASED_SLOTS = range(6)
+
+# Items, samplers (and removers) and capacities as kernels see them.
+WHOLE, STEP, WINDOW = range(3)
+INSIDE, TAIL, HEAD = range(3)
+UNIFORM, PRIORITIZED, FIFO = range(3)
+STEPS, TRAJECTORIES, BYTES = range(3)
+
+COMMIT_ENTRY = np.dtype(
+    [
+        ("sequence", "<i8"),  # number of this insert, per client and table, from 1
+        ("slot", "<i4"),
+        ("blocks", "<i4"),  # how many new blocks this entry adds to the slot's chain
+        ("length", "<i4"),  # how many rows this entry adds (the final row not counted)
+        ("flags", "<i4"),
+        ("priorities", "<i4"),  # 0: the default, 1: one for all items, else one per new item
+        ("reserved", "<i4"),
+    ]
+)
+"""One commit on the wire; block numbers and priorities follow in arrays of their own, in entry order."""
+
+
+class Grant(NamedTuple):
+    """Leased blocks and slots, int32 each. A lease is exclusive until committed or given back."""
+
+    blocks: npt.NDArray[np.int32]
+    slots: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a column's rows lie.
+
+    Row r of a block: ``block * block_bytes + offset + r * stride`` in the arena for a per-step column;
+    ``offset + slot * stride`` in the trajectory region else. `width` is the bytes of a row.
+    """
+
+    column: Column
+    offset: int
+    stride: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Region:
+    """A typed, aligned part of the segment."""
+
+    name: str
+    dtype: str
+    count: int
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the region."""
+        return self.count * np.dtype(self.dtype).itemsize
+
+
+def _up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+def tree_starts(leaves: int) -> list[int]:
+    """Start of each level of a sum tree over `leaves`, leaves first, then one past the end.
+
+    Each level is padded to a multiple of FAN; the last level is one node of FAN values.
+    """
+    starts, size = [0], _up(max(leaves, 1), FAN)
+    while True:
+        starts.append(starts[-1] + size)
+        if size == FAN:
+            return starts
+        size = _up(size // FAN, FAN)
+
+
+class Layout:
+    """Sizes, offsets and kernel parameters of one table's segment.
+
+    Parameters
+    ----------
+    table : Table
+    index, shard : int
+        The table's and the shard's number, 0..255; part of every id.
+    reserve : float
+        Share of blocks kept on top of the capacity for leases, quarantine and pinned evicted blocks.
+
+    Raises
+    ------
+    SchemaError
+        If the table has more rows than an id can address.
+    """
+
+    def __init__(self, table: Table, index: int = 0, shard: int = 0, reserve: float = 0.125) -> None:
+        self.table, self.index, self.shard = table, index, shard
+        steps = self.block_steps = table.block_steps
+        self.interleaved = isinstance(table.item, Step)
+        self._place_columns()
+        bound = max(table.mean_length / steps + 0.5, math.ceil((table.mean_length + 1) / steps))
+        capacity = table.capacity
+        if isinstance(capacity, Bytes):
+            self.data_blocks = capacity.n // self.block_bytes
+            if self.data_blocks < 1:
+                raise SchemaError(
+                    f"table {table.name!r}: capacity of {capacity.n} bytes is less than one block of "
+                    f"{self.block_bytes} bytes; raise it or lower block_steps ({steps})"
+                )
+            trajectories = max(1, math.ceil(self.data_blocks / bound))
+        else:
+            trajectories = (
+                capacity.n if isinstance(capacity, Trajectories) else math.ceil(capacity.n / table.mean_length)
+            )
+            longest = math.ceil((table.max_length + 1) / steps)
+            self.data_blocks = max(math.ceil(trajectories * bound), longest)
+        per_trajectory = math.ceil((table.mean_length + 1) / steps)
+        self.reserve_blocks = max(math.ceil(self.data_blocks * reserve), 2 * per_trajectory, 4)
+        self.data_slots = (
+            trajectories if isinstance(capacity, Trajectories) else min(self.data_blocks, 4 * trajectories)
+        )
+        self.reserve_slots = self.reserve_blocks
+        self.blocks = self.data_blocks + self.reserve_blocks
+        self.slots = self.data_slots + self.reserve_slots
+        self.max_length = table.max_length
+        if isinstance(capacity, Bytes):
+            self.max_length = min(self.max_length, self.data_blocks * steps - 1 or 1)
+        self.row_bits = max(1, (self.blocks * steps - 1).bit_length())
+        if self.row_bits > 31:
+            raise SchemaError(
+                f"table {table.name!r} has {self.blocks * steps} rows on one shard; an id addresses 2**31: "
+                "use a smaller capacity or more shards"
+            )
+        self.generations = min(2**31 - 1, 2 ** (ID_LOW_BITS - self.row_bits) - 1)
+        stride = table.item.stride if isinstance(table.item, Window) else 1
+        self.items_per_block = -(-steps // stride)
+        whole = isinstance(table.item, Whole)
+        self.items = self.slots if whole else self.blocks * self.items_per_block
+        self.units = self.slots if whole else self.blocks
+        self._place_regions()
+
+    def _place_columns(self) -> None:
+        """Rows side by side for `Step` items (one row, few cache lines), else one strip per column."""
+        placements: dict[str, Placement] = {}
+        per_step = [c for c in self.table.columns if c.per == "step"]
+        at = 0
+        if self.interleaved:
+            widest = max(DTYPES[c.dtype] for c in per_step)
+            row = _up(sum(c.row_bytes for c in per_step), widest)
+            for column in sorted(per_step, key=lambda c: -DTYPES[c.dtype]):
+                placements[column.name] = Placement(column, at, row, column.row_bytes)
+                at += column.row_bytes
+            size = row * self.block_steps
+        else:
+            for column in sorted(per_step, key=lambda c: -DTYPES[c.dtype]):
+                strip = column.row_bytes * self.block_steps
+                at = _up(at, ALIGN if strip >= 512 else DTYPES[column.dtype])
+                placements[column.name] = Placement(column, at, column.row_bytes, column.row_bytes)
+                at += strip
+            size = at
+        self.block_bytes = _up(size, ALIGN if size >= 512 else 8)
+        self._placements = placements
+
+    def _place_regions(self) -> None:
+        table = self.table
+        regions: dict[str, Region] = {}
+        at = 0
+
+        def add(name: str, dtype: str, count: int, align: int = ALIGN) -> None:
+            nonlocal at
+            at = _up(at, align)
+            regions[name] = Region(name, dtype, count, at)
+            at += regions[name].nbytes
+
+        add("header", "uint8", 4096 + 64 * 1024)
+        add("counters", "int64", COUNTERS)
+        add("floats", "float64", FLOATS)
+        add("clients", "int64", MAX_CLIENTS * CLIENT_FIELDS)
+        add("blocks", "int32", self.blocks * BLOCK_FIELDS)
+        add("slots", "int64", self.slots * SLOT_FIELDS)
+        add("free_blocks", "int32", self.blocks)
+        add("free_slots", "int32", self.slots)
+        uniform = isinstance(table.sampler, Uniform)
+        tree = tree_starts(self.items) if isinstance(table.sampler, Prioritized) else [0]
+        rtree = tree_starts(self.slots) if isinstance(table.remover, Prioritized) else [0]
+        self.tree_levels = {"": tree[:-1], "remover_": rtree[:-1]}
+        units = self.units if uniform else 0
+        add("live", "int32", units)
+        add("position", "int32", units)
+        add("count", "int32", units)
+        self._add_tree(add, "", tree)
+        raw = isinstance(table.remover, Prioritized) or (
+            isinstance(table.sampler, Prioritized) and (table.sampler.alpha == 0 or table.max_times_sampled > 0)
+        )
+        add("raw", "float32", self.items if raw else 0)
+        add("times", "int32", 2 * self.items if table.max_times_sampled else 0)
+        rlive = self.slots if isinstance(table.remover, Uniform) else 0
+        add("remover_live", "int32", rlive)
+        add("remover_position", "int32", rlive)
+        self._add_tree(add, "remover_", rtree)
+        self.directory_bytes = at
+        add("arena", "uint8", self.blocks * self.block_bytes, HUGE_PAGE if at > HUGE_PAGE else 4096)
+        offset = 0
+        for column in table.columns:
+            if column.per == "trajectory":
+                stride = _up(column.row_bytes, DTYPES[column.dtype])
+                self._placements[column.name] = Placement(column, offset, stride, column.row_bytes)
+                offset = _up(offset + stride * self.slots, ALIGN)
+        add("trajectories", "uint8", offset)
+        self.regions, self.nbytes = regions, _up(at, 4096)
+
+    @staticmethod
+    def _add_tree(add: object, prefix: str, starts: list[int]) -> None:
+        levels = len(starts) - 1
+        add(f"{prefix}starts", "int64", levels)  # type: ignore[operator]
+        add(f"{prefix}tree", "float64", starts[-1])  # type: ignore[operator]
+        add(f"{prefix}mins", "float64", starts[-1] - starts[1] if levels else 0)  # type: ignore[operator]
+
+    @property
+    def placements(self) -> dict[str, Placement]:
+        """Each column's place, in the order in which the table declares them."""
+        return {c.name: self._placements[c.name] for c in self.table.columns}
+
+    def blocks_for(self, rows: int) -> int:
+        """Blocks that `rows` rows take (count the final row, if any)."""
+        return -(-rows // self.block_steps)
+
+    @cached_property
+    def params(self) -> np.ndarray:
+        """The layout as kernels read it: int64, indexed by `PARAMS` and `REGIONS`."""
+        table, item = self.table, self.table.item
+        window = item if isinstance(item, Window) else None
+        kinds = {Uniform: UNIFORM, Prioritized: PRIORITIZED, Fifo: FIFO}
+        values = {
+            "table": self.index,
+            "shard": self.shard,
+            "row_bits": self.row_bits,
+            "block_steps": self.block_steps,
+            "block_bytes": self.block_bytes,
+            "blocks": self.blocks,
+            "slots": self.slots,
+            "reserve_blocks": self.reserve_blocks,
+            "reserve_slots": self.reserve_slots,
+            "generations": self.generations,
+            "item": WINDOW if window else STEP if isinstance(item, Step) else WHOLE,
+            "length": window.length if window else 1,
+            "stride": window.stride if window else 1,
+            "edge": {"inside": INSIDE, "tail": TAIL, "head": HEAD}[window.edge] if window else TAIL,
+            "step_n": item.n if isinstance(item, Step) else 0,
+            "items_per_block": self.items_per_block,
+            "sampler": kinds[type(table.sampler)],
+            "remover": kinds[type(table.remover)],
+            "capacity_kind": {Steps: STEPS, Trajectories: TRAJECTORIES, Bytes: BYTES}[type(table.capacity)],
+            "capacity": self.data_blocks if isinstance(table.capacity, Bytes) else table.capacity.n,
+            "max_length": self.max_length,
+            "min_size": table.limiter.n if isinstance(table.limiter, MinSize) else table.limiter.min_size,
+            "ratio": int(isinstance(table.limiter, SampleToInsertRatio)),
+            "max_times": table.max_times_sampled,
+            "seed": table.seed,
+        }
+        assert tuple(values) == PARAMS
+        head = list(values.values())
+        for name in REGIONS:
+            head += [self.regions[name].offset, self.regions[name].nbytes]
+        return np.array(head, np.int64)
+
+    def view(self, segment: np.ndarray, name: str) -> np.ndarray:
+        """Region `name` of `segment` (uint8[nbytes]) as an array: blocks and slots are 2-D."""
+        region = self.regions[name]
+        array = segment[region.offset : region.offset + region.nbytes].view(region.dtype)
+        fields = {"blocks": BLOCK_FIELDS, "slots": SLOT_FIELDS, "clients": CLIENT_FIELDS}.get(name)
+        return array.reshape(-1, fields) if fields else array
+
+
+PARAMS = (
+    "table", "shard", "row_bits", "block_steps", "block_bytes", "blocks", "slots", "reserve_blocks",
+    "reserve_slots", "generations", "item", "length", "stride", "edge", "step_n", "items_per_block",
+    "sampler", "remover", "capacity_kind", "capacity", "max_length", "min_size", "ratio", "max_times", "seed",
+)  # fmt: skip
+"""Names of the scalars at the head of `Layout.params`, in order."""
+
+REGIONS = (
+    "counters", "floats", "clients", "blocks", "slots", "free_blocks", "free_slots", "live", "position",
+    "count", "starts", "tree", "mins", "raw", "times", "remover_live", "remover_position",
+    "remover_starts", "remover_tree", "remover_mins", "arena", "trajectories",
+)  # fmt: skip
+"""Regions behind the scalars, each as (offset, bytes)."""

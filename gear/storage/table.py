@@ -1,0 +1,510 @@
+"""One table of one shard: lease, commit, evict, draw, release, update.
+
+`StoredTable` owns the segment and is its single writer: whoever holds it serialises the calls (the shard
+by its loop, an embedded client by a lock). It never waits; what can not happen now is said by the return
+value, and `gear.storage.queue` parks it. It must never hand out a block that somebody may still touch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gear.batch import Selection, Update
+from gear.errors import DataError, InsufficientMemory, PinLost, ProtocolError
+from gear.schema import Prioritized, Table
+from gear.storage import commit as commits
+from gear.storage import directory as d
+from gear.storage import draw as draws
+from gear.storage import memory
+from gear.storage.blocks import end_leases, lease
+from gear.storage.evict import evict, unpin
+from gear.storage.layout import (
+    COMMITTED,
+    CURSOR,
+    EVICTED,
+    ID_HIGH,
+    ID_LOW,
+    KNOWN,
+    LEASED,
+    LEASED_BLOCKS,
+    LEASED_SLOTS,
+    MAX_CLIENTS,
+    OPEN,
+    OWNER,
+    SLOT,
+    STATE,
+    WRITER,
+    Grant,
+    Layout,
+)
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+@dataclass(eq=False, slots=True)
+class Pin:
+    """What a select keeps readable: its items' slots, until every party has let go."""
+
+    ids: npt.NDArray[np.int64]
+    selector: int
+    holders: dict[int, int]
+    parties: int
+    deadline: float
+    settled: bool = False
+    delivered: bool = False
+    seen: set[int] = field(default_factory=set)
+
+
+@dataclass(eq=False, slots=True)
+class Client:
+    """What the table knows of one client beside its record in the segment."""
+
+    key: bytes
+    suspended: bool = False
+    pins: set[int] = field(default_factory=set)
+
+
+class StoredTable:
+    """A table and its memory.
+
+    Parameters
+    ----------
+    table : Table
+    index, shard : int
+        Numbers that become part of every id.
+    path : Path, optional
+        Shared segment to create; None for private memory.
+
+    Raises
+    ------
+    InsufficientMemory
+        If the segment does not fit.
+    """
+
+    def __init__(self, table: Table, index: int = 0, shard: int = 0, path: Path | None = None) -> None:
+        self.table, self.path = table, path
+        self.layout = Layout(table, index, shard)
+        owner = f"table {table.name!r}"
+        size = self.layout.nbytes
+        self.segment = memory.create(path, size, owner) if path else memory.anonymous(size, owner)
+        self.params = self.layout.params
+        d.start(self.segment, self.layout)
+        self.counters = self.layout.view(self.segment, "counters")
+        self._blocks = self.layout.view(self.segment, "blocks")
+        self._slots = self.layout.view(self.segment, "slots")
+        self._records = self.layout.view(self.segment, "clients")
+        self._by_rows = table.publish == "rows"
+        self._clients: dict[int, Client] = {}
+        self._rows_of: dict[bytes, int] = {}
+        self._pins: dict[int, Pin] = {}
+        self._pin_numbers = itertools.count(1)
+        self._next_expiry = float("inf")
+
+    # Clients
+
+    def attach(self, key: bytes) -> int:
+        """Row of the client with this 16-byte identity, the same for the same identity.
+
+        Raises
+        ------
+        InsufficientMemory
+            If `MAX_CLIENTS` clients are known and none of them has left.
+        """
+        row = self._rows_of.get(key)
+        if row is None:
+            row = self._new_row()
+            old = self._clients.pop(row, None)
+            if old is not None:
+                del self._rows_of[old.key]
+            high, low = (int.from_bytes(part, "little", signed=True) for part in (key[:8], key[8:]))
+            self._records[row] = 0
+            self._records[row, [ID_HIGH, ID_LOW, KNOWN]] = high, low, 1
+            self._rows_of[key] = row
+            self._clients[row] = Client(key)
+        self._clients[row].suspended = False
+        return row
+
+    def _new_row(self) -> int:
+        if len(self._clients) < MAX_CLIENTS:
+            return len(self._clients)
+        for row, client in self._clients.items():  # the one known longest of those that left
+            if client.suspended and not client.pins and not self._records[row, LEASED_BLOCKS : LEASED_SLOTS + 1].any():
+                return row
+        raise InsufficientMemory(f"table {self.table.name!r} has {MAX_CLIENTS} clients connected, the most it can have")
+
+    def committed(self, client: int) -> int:
+        """Highest sequence number committed for the client."""
+        return int(self._records[client, COMMITTED])
+
+    def suspend(self, client: int) -> None:
+        """The client fell silent: what it holds is quarantined, nothing is freed."""
+        self._clients[client].suspended = True
+
+    def resume(self, client: int) -> None:
+        """The client is back with everything it held."""
+        self._clients[client].suspended = False
+
+    def fence(self, client: int) -> None:
+        """The client can not touch memory any more: free its leases, close its open trajectories, end its pins."""
+        for number in list(self._clients[client].pins):
+            pin = self._pins.get(number)
+            if pin is None:
+                continue
+            pin.holders.pop(client, None)
+            if pin.parties == 1 or client == pin.selector:
+                pin.parties = 0
+            self._end_if_over(number, pin)
+        self._clients[client].pins.clear()
+        for slot in np.flatnonzero(self._slots[:, WRITER] == client):
+            if self._slots[slot, STATE] == OPEN:
+                commits.close_open(self.segment, self.params, int(slot))
+            elif self._slots[slot, STATE] == EVICTED:
+                self._slots[slot, WRITER] = -1
+                unpin(self.segment, self.params, int(slot))
+        blocks = np.flatnonzero(self._blocks[:, OWNER] == client).astype(np.int32)
+        slots = np.flatnonzero((self._slots[:, WRITER] == client) & (self._slots[:, STATE] == LEASED)).astype(np.int32)
+        end_leases(self.segment, self.params, client, blocks, slots)
+        self._clients[client].suspended = True
+
+    def _share(self) -> int:
+        """Blocks (and slots) each connected client may have leased: half the reserve, shared equally."""
+        active = sum(not c.suspended for c in self._clients.values())
+        return self.layout.reserve_blocks // 2 // max(1, active)
+
+    # Leases
+
+    def lease(self, client: int, blocks: int, slots: int) -> Grant:
+        """Lease up to that many from the reserve; fewer when the client's share is used."""
+        share = self._share()
+        record = self._records[client]
+        blocks = max(0, min(blocks, share - int(record[LEASED_BLOCKS]), int(self.counters[d.FREE_BLOCKS])))
+        slots = max(0, min(slots, share - int(record[LEASED_SLOTS]), int(self.counters[d.FREE_SLOTS])))
+        return self._lease(client, blocks, slots)
+
+    def allocate(self, client: int, blocks: int, slots: int) -> Grant | None:
+        """Lease exactly that many for a commit that follows, evicting for them; None: wait for readers.
+
+        Raises
+        ------
+        DataError
+            If the table could never hold that many.
+        """
+        longest = self.layout.blocks_for(self.layout.max_length + 1)
+        if not 0 <= blocks <= longest or not 0 <= slots <= 1:
+            raise DataError(
+                f"table {self.table.name!r}: a trajectory takes at most {longest} blocks (max_length "
+                f"{self.layout.max_length} steps) and one slot, not {blocks} blocks and {slots} slots"
+            )
+        if not commits.room_for_lease(self.segment, self.params, blocks, slots):
+            return None
+        return self._lease(client, blocks, slots)
+
+    def _lease(self, client: int, blocks: int, slots: int) -> Grant:
+        grant = Grant(np.empty(blocks, np.int32), np.empty(slots, np.int32))
+        if blocks or slots:
+            lease(self.segment, self.params, client, grant.blocks, grant.slots)
+        return grant
+
+    def give_back(self, client: int, blocks: npt.NDArray[np.int32], slots: npt.NDArray[np.int32]) -> None:
+        """End leases that were not used.
+
+        Raises
+        ------
+        ProtocolError
+            If some are not the client's; its own are ended all the same.
+        """
+        strange = end_leases(self.segment, self.params, client, blocks, slots)
+        if strange:
+            raise ProtocolError(f"{strange} of the blocks and slots given back are not leased to this client")
+
+    def recall_leases(self) -> list[tuple[int, int]]:
+        """(client, blocks beyond its share) for each connected client that should give some back."""
+        share = self._share()
+        beyond = self._records[: len(self._clients), LEASED_BLOCKS] - share
+        return [
+            (int(row), int(beyond[row])) for row in np.flatnonzero(beyond > 0) if not self._clients[int(row)].suspended
+        ]
+
+    # Commit
+
+    def check(
+        self,
+        client: int,
+        entries: npt.NDArray[np.void],
+        blocks: npt.NDArray[np.int32],
+        priorities: npt.NDArray[np.float64],
+    ) -> None:
+        """Refuse a batch of commit entries in which anything is wrong; nothing is changed.
+
+        Raises
+        ------
+        DataError, ProtocolError
+            Naming the entry and what is wrong with it.
+        """
+        fault, entry, detail = commits.check(
+            self.segment, self.params, client, self._by_rows, entries, blocks, priorities
+        )
+        if fault == commits.FINE:
+            return
+        name = f"table {self.table.name!r}, commit entry {entry} of {len(entries)}"
+        if fault == commits.BAD_PRIORITY:
+            before = int(entries["priorities"][:entry].sum())
+            raise DataError(
+                f"{name}: priority {detail} is {priorities[before + detail]}; priorities must be finite, "
+                "not negative and not above 3.4e38; nothing of the message was applied"
+            )
+        if fault == commits.TOO_LONG:
+            raise DataError(f"{name}: the trajectory is longer than the {self.layout.max_length} steps it may have")
+        problem = {
+            commits.BAD_SEQUENCE: f"sequence {entries['sequence'][entry]} does not follow the ones before",
+            commits.BAD_SLOT: f"slot {entries['slot'][entry]} is not leased to this client or not open",
+            commits.BAD_BLOCK: "a block is not leased to this client or named twice",
+            commits.BAD_LENGTH: f"length {entries['length'][entry]} can not be committed with these flags",
+            commits.BAD_FLAGS: f"flags {entries['flags'][entry]} do not fit publish={self.table.publish!r}",
+            commits.BAD_COUNT: "the number of blocks or priorities does not fit the entry",
+        }[fault]
+        raise ProtocolError(f"{name}: {problem}; nothing of the message was applied")
+
+    def commit(
+        self,
+        client: int,
+        entries: npt.NDArray[np.void],
+        blocks: npt.NDArray[np.int32],
+        priorities: npt.NDArray[np.float64],
+    ) -> tuple[int, int, int, list[int]]:
+        """Commit checked entries in order until the limiter holds one back.
+
+        Returns (entries done, blocks and priorities they named, slots whose open trajectory was lost).
+        """
+        lost = np.empty(len(entries), np.int32)
+        key = int(self._records[client, ID_LOW])
+        done, n_blocks, n_priorities, n_lost = commits.apply(
+            self.segment, self.params, client, key, entries, blocks, priorities, lost
+        )
+        return done, n_blocks, n_priorities, lost[:n_lost].tolist()
+
+    # Draw and release
+
+    def reserve(self, want: int) -> int:
+        """Reserve limiter credit for up to `want` samples, if anything can be drawn; returns how many."""
+        return int(draws.reserve(self.segment, self.params, want))
+
+    @property
+    def drawable(self) -> bool:
+        """Whether any item can be drawn now."""
+        return bool(draws.drawable(self.segment, self.params))
+
+    def unreserve(self, credit: int) -> None:
+        """Return credit that was reserved and not drawn."""
+        self.counters[d.RESERVED_ITEMS] -= credit
+
+    def draw(self, client: int, size: int, parties: int, ttl: float) -> Selection | None:
+        """Draw and pin up to `size` items with credit reserved before; None if nothing can be drawn.
+
+        Fewer come only where `max_times_sampled` uses items up. Unused credit returns.
+        """
+        ids, starts = np.empty(size, np.int64), np.empty(size, np.int64)
+        lengths, probabilities = np.empty(size, np.int32), np.empty(size, np.float64)
+        n, smallest = draws.draw(self.segment, self.params, size, ids, starts, lengths, probabilities)
+        if n < size:
+            if n == 0:
+                return None
+            ids, starts, lengths, probabilities = ids[:n].copy(), starts[:n], lengths[:n], probabilities[:n]
+        deadline = time.time() + ttl
+        number = next(self._pin_numbers)
+        # With several parties the selector may be a mere coordinator: a party holds from its first collect.
+        self._pins[number] = Pin(ids, client, {client: 1} if parties == 1 else {}, parties, deadline)
+        self._clients[client].pins.add(number)
+        self._next_expiry = min(self._next_expiry, deadline)
+        return Selection(self.table.name, ids, probabilities, starts, lengths, smallest, number, parties, deadline)
+
+    def hold(self, client: int, number: int) -> None:
+        """A party joins a pin before it reads.
+
+        Raises
+        ------
+        PinLost
+            If the pin has ended or its deadline passed.
+        """
+        pin = self._pins.get(number)
+        if pin is None or pin.settled:
+            raise PinLost(f"pin {number} of table {self.table.name!r} has ended; select again")
+        pin.holders[client] = pin.holders.get(client, 0) + 1
+        pin.seen.add(client)
+        self._clients[client].pins.add(number)
+
+    def release(self, client: int, number: int, delivered: bool) -> None:
+        """One party lets go; the last one ends the pin. An unknown pin is ignored: messages may come twice."""
+        pin = self._pins.get(number)
+        if pin is None or (client not in pin.holders and client != pin.selector):
+            return
+        self._let_go(pin, client)
+        pin.delivered |= delivered
+        pin.parties -= 1
+        self._end_if_over(number, pin)
+
+    @staticmethod
+    def _let_go(pin: Pin, client: int) -> None:
+        held = pin.holders.get(client, 0)
+        if held > 1:
+            pin.holders[client] = held - 1
+        else:
+            pin.holders.pop(client, None)
+
+    def _end_if_over(self, number: int, pin: Pin) -> None:
+        if pin.parties > 0 and not pin.settled:
+            return
+        if pin.holders:  # somebody may still be reading: settle the credit, keep the rows
+            self._settle(pin)
+            return
+        draws.release(self.segment, self.params, pin.ids, pin.delivered, not pin.settled)
+        del self._pins[number]
+        for client in {pin.selector, *pin.seen}:
+            self._clients[client].pins.discard(number)
+
+    def _settle(self, pin: Pin) -> None:
+        if not pin.settled:
+            draws.settle(self.segment, self.params, pin.ids, pin.delivered)
+            pin.settled = True
+
+    def expire_pins(self, now: float) -> list[tuple[int, int]]:
+        """End pins whose deadline (`time.time()`) passed; (client, pin) for each holder to be told.
+
+        Undelivered credit returns at once; the rows stay until the holders let go or are fenced.
+        """
+        if now < self._next_expiry:
+            return []
+        told: list[tuple[int, int]] = []
+        for number, pin in list(self._pins.items()):
+            if not pin.settled and pin.deadline <= now:
+                self._settle(pin)
+                told += [(client, number) for client in pin.holders]
+                self._end_if_over(number, pin)
+        self._next_expiry = min((p.deadline for p in self._pins.values() if not p.settled), default=float("inf"))
+        return told
+
+    @property
+    def next_expiry(self) -> float:
+        """`time.time()` of the next pin deadline."""
+        return self._next_expiry
+
+    def reclaim(self) -> list[tuple[int, int]]:
+        """Revoke the pins of clients that keep more evicted blocks than their share; (client, pin) to be told.
+
+        Called when the reserve is exhausted. Oldest pins first.
+        """
+        share = self._share()
+        kept: dict[int, int] = {}
+        told: list[tuple[int, int]] = []
+        for number, pin in reversed(list(self._pins.items())):
+            held = self._evicted_blocks(pin)
+            if pin.settled or not held:
+                continue
+            for client in pin.holders:
+                kept[client] = kept.get(client, 0) + held
+            if any(kept[client] > share for client in pin.holders):
+                told += [(client, number) for client in pin.holders]
+        for number in {number for _, number in told}:
+            self._settle(self._pins[number])
+        return told
+
+    def _evicted_blocks(self, pin: Pin) -> int:
+        mask = (1 << self.layout.row_bits) - 1
+        slots = np.unique(self._blocks[(pin.ids & mask) // self.layout.block_steps, SLOT])
+        evicted = slots[self._slots[slots, STATE] == EVICTED]
+        return int(self._slots[evicted, CURSOR].sum())
+
+    def client_name(self, client: int) -> str:
+        """A client for people: the beginning of its identity, and whether it is silent."""
+        known = self._clients[client]
+        return f"client {known.key.hex()[:8]}{' (silent)' if known.suspended else ''}"
+
+    def holders(self) -> list[int]:
+        """Clients that keep evicted blocks from being reused."""
+        return sorted({c for pin in self._pins.values() if self._evicted_blocks(pin) for c in pin.holders})
+
+    # Priorities and the table as a whole
+
+    @property
+    def keeps_priorities(self) -> bool:
+        """Whether sampler or remover uses priorities."""
+        return isinstance(self.table.sampler, Prioritized) or isinstance(self.table.remover, Prioritized)
+
+    def update(self, ids: npt.NDArray[np.int64], priorities: npt.NDArray[np.float64]) -> Update:
+        """Set raw priorities by id; ids of evicted data are counted as stale.
+
+        Raises
+        ------
+        DataError
+            If a priority is refused (nothing is applied), the lengths differ, or the table keeps none.
+        """
+        if not self.keeps_priorities:
+            raise DataError(
+                f"table {self.table.name!r} keeps no priorities (sampler {type(self.table.sampler).__name__}, remover "
+                f"{type(self.table.remover).__name__}); declare sampler=gear.Prioritized(...) to update them"
+            )
+        if ids.shape != priorities.shape or ids.ndim != 1:
+            raise DataError(
+                f"expected as many priorities as ids, got ids {ids.shape} and priorities {priorities.shape}"
+            )
+        applied, bad = draws.update(self.segment, self.params, ids, priorities)
+        if bad >= 0:
+            raise DataError(
+                f"priority at index {bad} is {priorities[bad]}; priorities must be finite, not negative and not "
+                "above 3.4e38; nothing was applied"
+            )
+        return Update(applied, len(ids) - applied)
+
+    def reset(self) -> None:
+        """Evict everything; limiter counts start anew. Open trajectories of writers are lost to them."""
+        while self.counters[d.OLDEST] >= 0:
+            evict(self.segment, self.params, int(self.counters[d.OLDEST]), False)
+        reserved = int(self.counters[d.RESERVED_ITEMS])
+        self.counters[[d.INSERTED_ITEMS, d.DELETED_ITEMS, d.SAMPLED_ITEMS]] = 0
+        self.counters[d.RESERVED_ITEMS] = reserved
+        self.layout.view(self.segment, "floats")[d.MAX_PRIORITY] = 1.0
+
+    def info(self) -> dict[str, Any]:
+        """Figures of the table: counts, bytes, leases, quarantine, evictions. Plain data."""
+        c, layout = self.counters, self.layout
+        quarantined = sum(int(self._records[row, LEASED_BLOCKS]) for row, k in self._clients.items() if k.suspended)
+        per_slot = sum(p.width for p in layout.placements.values() if p.column.per == "trajectory")
+        figures = {
+            "items": d.ITEM_COUNT, "trajectories": d.STORED, "steps": d.STORED_STEPS,
+            "inserted_trajectories": d.INSERTED, "inserted_steps": d.INSERTED_STEPS,
+            "inserted_items": d.INSERTED_ITEMS, "deleted_items": d.DELETED_ITEMS,
+            "sampled_items": d.SAMPLED_ITEMS, "reserved_items": d.RESERVED_ITEMS, "draws": d.DRAWS,
+            "evicted_trajectories": d.EVICTED_COUNT, "evicted_steps": d.EVICTED_STEPS,
+            "evicted_early": d.EVICTED_EARLY, "consumed_trajectories": d.CONSUMED,
+            "updated_priorities": d.UPDATED, "stale_updates": d.STALE,
+            "used_blocks": d.USED_BLOCKS, "leased_blocks": d.LEASED_BLOCK_COUNT, "held_blocks": d.HELD_BLOCKS,
+            "free_blocks": d.FREE_BLOCKS, "retired_blocks": d.RETIRED_BLOCKS,
+        }  # fmt: skip
+        result: dict[str, Any] = {name: int(c[at]) for name, at in figures.items()}
+        result |= {
+            "quarantined_blocks": quarantined,
+            "pins": len(self._pins),
+            "clients": sum(not k.suspended for k in self._clients.values()),
+            "capacity": {type(self.table.capacity).__name__.lower(): self.table.capacity.n},
+            "block_steps": layout.block_steps,
+            "block_bytes": layout.block_bytes,
+            "data_blocks": layout.data_blocks,
+            "reserve_blocks": layout.reserve_blocks,
+            "segment_bytes": layout.nbytes,
+            "directory_bytes": layout.directory_bytes,
+            "payload_bytes": int(c[d.STORED_STEPS]) * self.table.step_bytes + int(c[d.STORED]) * per_slot,
+            "used_bytes": int(c[d.USED_BLOCKS]) * layout.block_bytes,
+        }
+        return result
+
+    def close(self, keep: bool = False) -> None:
+        """Forget the segment; a shared one is removed unless `keep`."""
+        if self.path is not None and not keep:
+            self.path.unlink(missing_ok=True)

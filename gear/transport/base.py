@@ -1,0 +1,150 @@
+"""The seam between a client and the tables: one interface, one file per data path behind it.
+
+A client never knows whether a table lives in its own process or in a server: it takes leases, writes rows
+into leased blocks of `OpenTable.segment`, submits small commit entries, selects, and gathers from the
+segment. `inproc` calls the table directly, `shm` sends messages and maps the segment; paths without
+shared memory will put their bulk transfer behind the same calls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from gear.batch import Selection, Update
+    from gear.schema import Table
+    from gear.storage.layout import Grant, Layout
+
+
+@dataclass(eq=False)
+class OpenTable:
+    """A table as one client holds it.
+
+    Attributes
+    ----------
+    table, layout : the declaration and the geometry made from it.
+    segment : uint8[layout.nbytes], writable, shared with the shard that owns the table.
+    lost : slots of this client whose open trajectory was evicted or closed; its writer starts a new piece.
+    reading : pins whose rows are being gathered right now. The client adds a pin, then asks `revoked`,
+        gathers, discards it and asks again; a session told that a pin has ended marks it revoked and lets
+        go of it at once unless it is being read.
+    """
+
+    table: Table
+    layout: Layout
+    segment: npt.NDArray[np.uint8]
+    lost: set[int] = field(default_factory=set)
+    reading: set[int] = field(default_factory=set)
+
+
+class Session(Protocol):
+    """Everything a client asks of the tables. Thread-safe. Timeouts in seconds, None waits for ever.
+
+    Every call raises `ConnectionLost` when the server is gone, `DeadlineExceeded` at its timeout (then
+    nothing of it has happened), and the errors of `gear.errors` that the shard found.
+    """
+
+    path: str
+
+    def create_table(self, table: Table, timeout: float | None) -> OpenTable:
+        """Create, or find an equal one. Raises TableMismatch, InsufficientMemory, DeviceError."""
+        ...
+
+    def open_table(self, name: str | None, timeout: float | None) -> OpenTable:
+        """The table of that name, or the only one. Raises TableNotFound. Cached after the first call."""
+        ...
+
+    def lease(self, table: OpenTable, blocks: int, slots: int, timeout: float | None) -> Grant:
+        """Up to that many, at once, from the reserve: fewer (even none) when the client's share is used."""
+        ...
+
+    def allocate(self, table: OpenTable, blocks: int, slots: int, timeout: float | None) -> Grant:
+        """Exactly that many, for a commit that follows: evicts for them; waits only for readers."""
+        ...
+
+    def give_back(self, table: OpenTable, grant: Grant) -> None:
+        """Return unused leases."""
+        ...
+
+    def submit(
+        self,
+        table: OpenTable,
+        slot: int,
+        blocks: Sequence[int],
+        length: int,
+        flags: int,
+        priorities: float | npt.NDArray[np.float64] | None,
+        timeout: float | None,
+    ) -> int:
+        """Queue one commit entry whose rows are written; returns its sequence number (from 1, per table).
+
+        Entries are committed in order. Waits only when the window of unacknowledged entries is full.
+        """
+        ...
+
+    def wait(self, table: OpenTable, sequence: int, timeout: float | None) -> None:
+        """Return once every entry up to `sequence` is committed.
+
+        At the timeout DeadlineExceeded says what the limiter or the memory waits for; the entries stay
+        queued: wait again, or `withdraw` them. An entry the shard refused raises here, once.
+        """
+        ...
+
+    def withdraw(self, table: OpenTable, first: int, last: int) -> int:
+        """Drop the entries first..last that are not committed; their leases end. Returns how many were dropped.
+
+        Only for entries that begin and end their trajectory. What is returned is exact: the others of the
+        range are committed.
+        """
+        ...
+
+    def committed(self, table: OpenTable) -> int:
+        """Highest sequence number known to be committed; sends what is gathered, never waits."""
+        ...
+
+    def select(self, table: OpenTable, size: int, timeout: float | None, parties: int, ttl: float) -> Selection:
+        """Draw and pin `size` items; waits for the limiter and for items. The pin lives `ttl` seconds."""
+        ...
+
+    def hold(self, table: OpenTable, selection: Selection) -> None:
+        """Join the pin of a selection made elsewhere, before reading. Raises PinLost."""
+        ...
+
+    def release(self, table: OpenTable, selection: Selection, delivered: bool) -> None:
+        """End this party's hold; travels with the next message, at most 2 ms later.
+
+        Delivered spends the limiter credit and the items' uses; otherwise both return.
+        """
+        ...
+
+    def revoked(self, table: OpenTable, selection: Selection) -> bool:
+        """Whether the shard has taken the pin back; the rows may then be anything once released."""
+        ...
+
+    def update_priorities(
+        self,
+        table: OpenTable,
+        ids: npt.NDArray[np.int64],
+        priorities: npt.NDArray[np.float64],
+        timeout: float | None,
+    ) -> Update:
+        """Set raw priorities; of duplicate ids the last wins; all or nothing."""
+        ...
+
+    def reset(self, table: OpenTable, timeout: float | None) -> None:
+        """Drop every trajectory of the table; counters of the limiter start anew."""
+        ...
+
+    def info(self, timeout: float | None) -> dict[str, Any]:
+        """Figures of the service and of each table, plain data."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back and end. Idempotent; never raises."""
+        ...

@@ -1,0 +1,133 @@
+"""One connection from a client to a shard: a DEALER socket and the monitor that tells when it broke.
+
+A channel connects once and never again by itself: whoever owns it opens another one and decides what is
+sent anew, so that nothing is ever sent twice behind the owner's back. Its calls never wait; callers hold
+the owner's lock, only `wait` may run without it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from typing import TYPE_CHECKING
+
+import zmq
+
+from gear.transport.messages import MAX_FRAME
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+HANDSHAKE_MS = 5000
+
+_BROKEN = (
+    zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CLOSED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+
+_context: zmq.Context | None = None
+_guard = threading.Lock()
+_inherited: list[object] = []
+
+
+def context() -> zmq.Context:
+    """The context of this process; never the parent's, whose I/O thread a fork does not copy."""
+    global _context
+    with _guard:
+        if _context is None:
+            _context = zmq.Context()
+        return _context
+
+
+def _after_fork() -> None:
+    global _context, _guard
+    _inherited.append(_context)  # kept, so that nothing of the parent's is closed by the child
+    _context, _guard = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+class Channel:
+    """A connection to `endpoint`.
+
+    Parameters
+    ----------
+    endpoint : str
+        ``ipc://...`` or ``tcp://...``.
+    heartbeat : float
+        Seconds of silence after which the connection counts as broken.
+    bell : int
+        Descriptor of an eventfd that ends `wait`.
+    """
+
+    def __init__(self, endpoint: str, heartbeat: float, bell: int) -> None:
+        self.endpoint = endpoint
+        self._socket: zmq.Socket[bytes] = context().socket(zmq.DEALER)
+        s = self._socket
+        s.linger = 0
+        s.setsockopt(zmq.RECONNECT_IVL, -1)
+        s.setsockopt(zmq.SNDHWM, 0)
+        s.setsockopt(zmq.RCVHWM, 0)
+        s.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME)
+        s.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        s.setsockopt(zmq.HEARTBEAT_IVL, max(1, int(heartbeat * 1000 / 3)))
+        s.setsockopt(zmq.HEARTBEAT_TIMEOUT, max(1, int(heartbeat * 1000)))
+        self._monitor = s.get_monitor_socket(_BROKEN)
+        self._bell = bell
+        self._broken = False
+        self._poll = select.poll()
+        self._monitor_descriptor: int = self._monitor.fd
+        for descriptor in (s.fd, self._monitor_descriptor, bell):
+            self._poll.register(descriptor, select.POLLIN)
+        s.connect(endpoint)
+
+    def send(self, parts: Sequence[bytes]) -> None:
+        """Queue a message."""
+        try:
+            self._socket.send_multipart(parts, zmq.NOBLOCK)
+        except zmq.ZMQError:
+            self._broken = True
+
+    def receive(self) -> list[bytes] | None:
+        """The next message, None if there is none now."""
+        if not self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            return None
+        try:
+            return self._socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+
+    @property
+    def broken(self) -> bool:
+        """Whether the connection is known to be gone."""
+        if not self._broken and self._monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            self._broken = True
+        return self._broken
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep until something may have arrived, the connection broke or the bell rang; whether to ask `broken`.
+
+        One thread at a time.
+        """
+        ask = False
+        for descriptor, _ in self._poll.poll(min(seconds, 3600.0) * 1000):
+            if descriptor == self._bell:
+                try:
+                    os.eventfd_read(descriptor)
+                except BlockingIOError:
+                    pass
+            elif descriptor == self._monitor_descriptor:
+                ask = True
+        return ask
+
+    def close(self) -> None:
+        """Drop the connection and what is still queued."""
+        self._socket.disable_monitor()
+        self._monitor.close(0)
+        self._socket.close(0)

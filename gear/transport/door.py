@@ -1,0 +1,77 @@
+"""The door file: proof that two processes share memory, and that either of them is still alive.
+
+A shard's directory in the shared-memory filesystem holds a `door` (16 random bytes, locked by the shard as
+long as it lives) and one locked file per client. A lock ends when the last process that holds it dies, also
+by SIGKILL, and never while a process is merely stopped; a fork inherits it as it inherits the mapping.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from gear.errors import ConnectionLost
+
+DOOR = "door"
+CLIENTS = "clients"
+NONCE_BYTES = 16
+
+
+def locked_file(path: Path, content: bytes = b"") -> int:
+    """Create a file that is locked as long as this process (or a fork of it) lives; its descriptor."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if content:
+        os.write(descriptor, content)
+    return descriptor
+
+
+def is_held(descriptor: int) -> bool:
+    """Whether somebody else holds the lock of this open file."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return False
+
+
+class Door:
+    """A client's view of a shard's directory.
+
+    Raises
+    ------
+    ConnectionLost
+        If the shard's shared memory cannot be reached from here.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self.directory = Path(directory)
+        try:
+            self._descriptor = os.open(self.directory / DOOR, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            self.nonce = os.read(self._descriptor, NONCE_BYTES)
+        except OSError as error:
+            raise ConnectionLost(
+                f"the server's shared memory {directory} cannot be opened here ({error.strerror}): this release needs "
+                "clients on the server's host, with the same user and the same /dev/shm"
+            ) from None
+        self._mine: int | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the shard's process lives (it may be stopped)."""
+        return is_held(self._descriptor)
+
+    def enter(self, client: bytes) -> None:
+        """Hold this client's lock file."""
+        try:
+            self._mine = locked_file(self.directory / CLIENTS / client.hex())
+        except OSError as error:
+            raise ConnectionLost(f"cannot write to {self.directory}: {error.strerror}; use the server's user") from None
+
+    def leave(self) -> None:
+        """Close the files; only for a client that touches the shared memory no more."""
+        os.close(self._descriptor)
+        if self._mine is not None:
+            os.close(self._mine)

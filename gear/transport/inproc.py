@@ -1,0 +1,335 @@
+"""Tables in this process, behind the same interface as a server: no socket, no copy, one lock.
+
+The lock guards the directory only: rows are written and gathered outside it, in leased and pinned blocks.
+A thread that must wait sleeps on a condition and is woken by the call that makes its request possible.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gear.errors import Closed, DeadlineExceeded, DeviceError, GearError, SchemaError, TableMismatch, TableNotFound
+from gear.storage.layout import BEGIN, COMMIT_ENTRY, Grant
+from gear.storage.queue import CommitDone, RequestQueue
+from gear.storage.table import StoredTable
+from gear.transport.base import OpenTable
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from gear.batch import Selection, Update
+    from gear.schema import Table
+
+WINDOW = 1024
+"""Commit entries that may wait for the limiter before `submit` waits too."""
+
+_NO_PRIORITIES = np.empty(0, np.float64)
+
+
+class _Local:
+    """One table with its queue and this session's place in it."""
+
+    def __init__(self, stored: StoredTable, key: bytes) -> None:
+        self.stored = stored
+        self.queue = RequestQueue(stored)
+        self.open = OpenTable(stored.table, stored.layout, stored.segment)
+        self.client = stored.attach(key)
+        self.sequence = 0
+        self.pending = 0
+        self.errors: dict[int, GearError] = {}
+        self.revoked: set[int] = set()
+
+
+class InprocSession:
+    """A `Session` over tables of this process."""
+
+    path = "inproc"
+
+    def __init__(self, tables: Sequence[Table] = ()) -> None:
+        self._key = os.urandom(16)
+        self._changed = threading.Condition(threading.Lock())
+        self._waiting = 0
+        self._closed = False
+        self._tables: dict[str, _Local] = {}
+        self._by_open: dict[int, _Local] = {}
+        for table in tables:
+            self.create_table(table, None)
+
+    def create_table(self, table: Table, timeout: float | None) -> OpenTable:
+        """Create, or find an equal one."""
+        with self._changed:
+            self._check_open()
+            local = self._tables.get(table.name)
+            if local is None:
+                on_device = [c.name for c in table.columns if c.placement == "device"]
+                if on_device:
+                    raise DeviceError(
+                        f"columns {', '.join(on_device)} are placed on a device, but an embedded table lives in host "
+                        "memory; use placement='host'"
+                    )
+                if len(self._tables) >= 256:
+                    raise SchemaError("256 tables exist, the most there can be; reuse one")
+                local = _Local(StoredTable(table, index=len(self._tables)), self._key)
+                self._tables[table.name] = local
+                self._by_open[id(local.open)] = local
+            elif local.stored.table != table:
+                raise TableMismatch(
+                    f"table {table.name!r} exists and differs: "
+                    + "; ".join(local.stored.table.differences(table))
+                    + "; use another name or the same declaration"
+                )
+            return local.open
+
+    def open_table(self, name: str | None, timeout: float | None) -> OpenTable:
+        """The table of that name, or the only one."""
+        with self._changed:
+            self._check_open()
+            if name is None and len(self._tables) == 1:
+                return next(iter(self._tables.values())).open
+            if name is None or name not in self._tables:
+                raise table_not_found(name, self._tables)
+            return self._tables[name].open
+
+    def _local(self, table: OpenTable) -> _Local:
+        self._check_open()
+        return self._by_open[id(table)]
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("this client is closed; make a new one")
+
+    def lease(self, table: OpenTable, blocks: int, slots: int, timeout: float | None) -> Grant:
+        """Up to that many, at once."""
+        with self._changed:
+            local = self._local(table)
+            return local.stored.lease(local.client, blocks, slots)
+
+    def allocate(self, table: OpenTable, blocks: int, slots: int, timeout: float | None) -> Grant:
+        """Exactly that many, for a commit that follows."""
+        deadline = _deadline(timeout)
+        with self._changed:
+            local = self._local(table)
+            if local.queue.starved:
+                self._revoke(local)
+            result: Grant = self._await(
+                local, deadline, lambda done: local.queue.allocate(local.client, blocks, slots, deadline, done)
+            )
+            return result
+
+    def give_back(self, table: OpenTable, grant: Grant) -> None:
+        """Return unused leases."""
+        with self._changed:
+            local = self._local(table)
+            local.stored.give_back(local.client, grant.blocks, grant.slots)
+            self._advance(local)
+
+    def submit(
+        self,
+        table: OpenTable,
+        slot: int,
+        blocks: Sequence[int],
+        length: int,
+        flags: int,
+        priorities: float | npt.NDArray[np.float64] | None,
+        timeout: float | None,
+    ) -> int:
+        """Commit one entry now, or queue it behind the limiter."""
+        if priorities is None:
+            given = _NO_PRIORITIES
+        else:
+            given = np.atleast_1d(np.asarray(priorities, np.float64))
+        entry = np.empty(1, COMMIT_ENTRY)
+        with self._changed:
+            local = self._local(table)
+            if local.pending >= WINDOW:
+                self._sleep_until(lambda: local.pending < WINDOW, _deadline(timeout), local.queue.insert_obstacle)
+            local.sequence += 1
+            sequence = local.sequence
+            entry[0] = (sequence, slot, len(blocks), length, flags, len(given), 0)
+            local.pending += 1
+
+            def done(result: CommitDone | GearError) -> None:
+                local.pending -= 1
+                if isinstance(result, CommitDone):
+                    if result.lost:
+                        local.open.lost.update(result.lost)
+                else:
+                    local.errors[sequence] = result
+
+            named = np.asarray(blocks, np.int32)
+            local.queue.commit(local.client, entry, named, given, done)
+            if self._waiting:
+                self._changed.notify_all()
+            error = local.errors.pop(sequence, None)
+            if error is not None:
+                local.stored.give_back(local.client, named, entry["slot"][:1] if flags & BEGIN else entry["slot"][:0])
+                raise error
+            return sequence
+
+    def wait(self, table: OpenTable, sequence: int, timeout: float | None) -> None:
+        """Return once every entry up to `sequence` is committed."""
+        with self._changed:
+            local = self._local(table)
+            if local.pending:
+                self._sleep_until(
+                    lambda: not local.pending or local.stored.committed(local.client) >= sequence,
+                    _deadline(timeout),
+                    local.queue.insert_obstacle,
+                )
+
+    def withdraw(self, table: OpenTable, first: int, last: int) -> int:
+        """Drop the entries first..last that are not committed; returns how many."""
+        with self._changed:
+            local = self._local(table)
+            dropped = local.queue.withdraw(local.client, first, last)
+            self._changed.notify_all()
+            return dropped
+
+    def committed(self, table: OpenTable) -> int:
+        """Highest sequence number committed."""
+        with self._changed:
+            local = self._local(table)
+            return local.stored.committed(local.client)
+
+    def select(self, table: OpenTable, size: int, timeout: float | None, parties: int, ttl: float) -> Selection:
+        """Draw and pin `size` items."""
+        deadline = _deadline(timeout)
+        with self._changed:
+            local = self._local(table)
+            if local.stored.next_expiry <= time.time():
+                self._tell(local, local.stored.expire_pins(time.time()))
+            selection: Selection = self._await(
+                local, deadline, lambda done: local.queue.select(local.client, size, parties, ttl, deadline, done)
+            )
+            return selection
+
+    def hold(self, table: OpenTable, selection: Selection) -> None:
+        """Join the pin of a selection."""
+        with self._changed:
+            local = self._local(table)
+            local.stored.hold(local.client, selection.pin)
+
+    def release(self, table: OpenTable, selection: Selection, delivered: bool) -> None:
+        """End this party's hold, at once."""
+        with self._changed:
+            local = self._local(table)
+            local.revoked.discard(selection.pin)
+            local.stored.release(local.client, selection.pin, delivered)
+            self._advance(local)
+
+    def revoked(self, table: OpenTable, selection: Selection) -> bool:
+        """Whether the pin was taken back."""
+        return selection.pin in self._by_open[id(table)].revoked
+
+    def update_priorities(
+        self,
+        table: OpenTable,
+        ids: npt.NDArray[np.int64],
+        priorities: npt.NDArray[np.float64],
+        timeout: float | None,
+    ) -> Update:
+        """Set raw priorities."""
+        with self._changed:
+            local = self._local(table)
+            update = local.stored.update(ids, priorities)
+            self._advance(local)
+            return update
+
+    def reset(self, table: OpenTable, timeout: float | None) -> None:
+        """Drop every trajectory of the table."""
+        with self._changed:
+            local = self._local(table)
+            local.stored.reset()
+            self._advance(local)
+
+    def info(self, timeout: float | None) -> dict[str, Any]:
+        """Figures of each table."""
+        with self._changed:
+            self._check_open()
+            return {"path": self.path, "tables": {name: local.stored.info() for name, local in self._tables.items()}}
+
+    def close(self) -> None:
+        """Drop the tables; their memory goes when the last array over it does."""
+        with self._changed:
+            self._closed = True
+            self._tables.clear()
+            self._changed.notify_all()
+
+    # Waiting; the lock is held in all of these.
+
+    def _advance(self, local: _Local) -> None:
+        local.queue.advance()
+        if self._waiting:
+            self._changed.notify_all()
+
+    def _await(self, local: _Local, deadline: float, request: Callable[[Callable[[Any], None]], None]) -> Any:
+        """Make a request of the queue and return its result, or raise it."""
+        results: list[Any] = []
+        request(results.append)
+        if self._waiting:
+            self._changed.notify_all()
+        while not results:
+            if self._closed:
+                raise Closed("the client was closed while a call was waiting")
+            if local.queue.starved:
+                self._revoke(local)
+                if results:
+                    break
+            now = time.monotonic()
+            if now >= deadline:
+                local.queue.expire(now)
+                continue
+            self._sleep(min(deadline - now, max(0.0, local.stored.next_expiry - time.time()) + 1e-3))
+            if local.stored.next_expiry <= time.time():
+                self._tell(local, local.stored.expire_pins(time.time()))
+        if isinstance(results[0], GearError):
+            raise results[0]
+        return results[0]
+
+    def _sleep_until(self, condition: Callable[[], bool], deadline: float, obstacle: Callable[[], str]) -> None:
+        while not condition():
+            self._check_open()
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise DeadlineExceeded(f"insert timed out: {obstacle()}")
+            self._sleep(left)
+
+    def _sleep(self, seconds: float) -> None:
+        self._waiting += 1
+        try:
+            self._changed.wait(None if seconds == float("inf") else min(seconds, threading.TIMEOUT_MAX))
+        finally:
+            self._waiting -= 1
+
+    def _revoke(self, local: _Local) -> None:
+        self._tell(local, local.stored.reclaim())
+
+    def _tell(self, local: _Local, told: list[tuple[int, int]]) -> None:
+        """Mark pins as ended; those that nobody is reading are let go of at once."""
+        for client, pin in told:
+            local.revoked.add(pin)
+            if pin not in local.open.reading:
+                local.stored.release(client, pin, False)
+        if told:
+            self._advance(local)
+
+
+def _deadline(timeout: float | None) -> float:
+    return float("inf") if timeout is None else time.monotonic() + timeout
+
+
+def table_not_found(name: str | None, known: Sequence[str] | dict[str, Any]) -> TableNotFound:
+    """The error for a table that is not there or not named."""
+    there = ", ".join(known) or "none"
+    if name is None:
+        return TableNotFound(f"several tables or none exist ({there}): say which, table='name'")
+    return TableNotFound(
+        f"table {name!r} does not exist (there: {there}); create it first: "
+        f"client.create_table(gear.table_like({name!r}, trajectory, capacity=gear.Steps(1_000_000)))"
+    )

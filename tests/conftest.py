@@ -1,0 +1,165 @@
+"""What every test shares: hypothesis profiles, the check that nothing is left behind, a real server on demand."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("default", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+SHARED = Path("/dev/shm")
+READY = "gear-server ready: "
+_MARK = "GEAR_TEST_SESSION"
+
+
+def _segments() -> set[str]:
+    return {path.name for path in SHARED.glob("gear-*")}
+
+
+def _processes(ours: bool = True) -> dict[int, str]:
+    """Command lines of the processes of this test session (or of all the others), ourselves left out.
+
+    Ours are our children and whatever inherited this session's mark, which finds a process also after its
+    parent died. The resource tracker of `multiprocessing` lives as long as we do by design.
+    """
+    mark = f"{_MARK}={os.environ[_MARK]}".encode()
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (folder / "environ").read_bytes().split(b"\0")
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:  # gone meanwhile, or not ours to read
+            continue
+        known = mark in environment or parent == os.getpid()
+        if known == ours and command and int(folder.name) != os.getpid():  # a zombie has no command
+            found[int(folder.name)] = command
+    return {pid: command for pid, command in found.items() if "multiprocessing.resource_tracker" not in command}
+
+
+def _used_by_others() -> str:
+    """What the processes that are not ours have mapped: their segments are none of our leftovers."""
+    maps = []
+    for pid in _processes(ours=False):
+        try:
+            maps.append(Path(f"/proc/{pid}/maps").read_text())
+        except OSError:
+            continue
+    return "\n".join(maps)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_leftovers() -> Iterator[None]:
+    """No shared-memory segment and no process of ours outlives the tests."""
+    os.environ[_MARK] = uuid.uuid4().hex
+    before = _segments()
+    yield
+    deadline = time.monotonic() + 5
+    while (left := (_segments() - before, _processes())) != (set(), {}) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    segments, processes = left
+    for pid in processes:
+        os.kill(pid, signal.SIGKILL)
+    segments = {name for name in segments if f"{SHARED}/{name}" not in _used_by_others()}
+    assert not segments, f"shared-memory segments were left in {SHARED}: {sorted(segments)}"
+    assert not processes, f"processes were left running: {processes}"
+
+
+@dataclass
+class Server:
+    """A `gear-server` in a process of its own.
+
+    Attributes
+    ----------
+    name : the server's unique name.
+    address : HOST:PORT that clients connect to.
+    fields : what the ready line says besides, such as ``devices`` and ``memory``.
+    """
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    address: str = ""
+    fields: dict[str, str] = field(default_factory=dict)
+
+    def wait_ready(self, timeout: float = 60.0) -> None:
+        """Read stdout up to the ready line; fail with the log if it does not come."""
+        assert self.process.stdout is not None
+        deadline, data = time.monotonic() + timeout, b""
+        while b"\n" not in data.partition(READY.encode())[2]:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
+                pytest.fail(f"the server was not ready within {timeout} s; its log:\n{self.log.read_text()}")
+            chunk = os.read(self.process.stdout.fileno(), 65536)
+            if not chunk:
+                code = self.process.wait(10)
+                pytest.fail(f"the server ended with {code} before it was ready; its log:\n{self.log.read_text()}")
+            data += chunk
+        line = data.decode().partition(READY)[2].splitlines()[0]
+        self.fields = dict(part.split("=", 1) for part in line.split() if "=" in part)
+        self.address = self.fields["address"]
+
+    def stop(self, number: int = signal.SIGTERM, timeout: float = 20.0) -> int:
+        """Send the signal, wait for the end, return the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            pytest.fail(
+                f"the server did not end within {timeout} s of signal {number}; its log:\n{self.log.read_text()}"
+            )
+        finally:
+            if self.process.stdout is not None:
+                self.process.stdout.close()
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """A function that starts `gear-server` with the given arguments; what still runs is stopped at the end.
+
+    ``start_server("--memory", "256MiB")`` returns once the ready line came. Unless given, the name is unique,
+    the port is free, the device is the CPU and kept memory is discarded (``discard=False`` keeps it).
+    ``ready=False`` returns at once, for servers that are expected to fail.
+    """
+    servers: list[Server] = []
+
+    def start(*arguments: str, discard: bool = True, ready: bool = True) -> Server:
+        command = shutil.which("gear-server", path=str(Path(sys.executable).parent))
+        base = [command] if command else [sys.executable, "-m", "gear.server"]
+        given = {a.split("=")[0] for a in arguments}
+        name = f"test-{uuid.uuid4().hex[:12]}"
+        if "--name" in given:
+            name = arguments[arguments.index("--name") + 1]
+        else:
+            base += ["--name", name]
+        base += [] if "--port" in given else ["--port", "0"]
+        base += [] if "--devices" in given else ["--devices", "cpu"]
+        base += ["--discard"] if discard else []
+        log = tmp_path / f"server-{len(servers)}.log"
+        with log.open("wb") as stderr:
+            process = subprocess.Popen([*base, *arguments], stdout=subprocess.PIPE, stderr=stderr)
+        servers.append(Server(name, process, log))
+        if ready:
+            servers[-1].wait_ready()
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.stop()

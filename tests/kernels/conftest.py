@@ -1,0 +1,18 @@
+"""Fixtures of the kernel tests: every implementation of the kernels, each held against the reference."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+import pytest
+
+IMPLEMENTATIONS = ["reference", "host"]
+
+
+@pytest.fixture(scope="session", params=IMPLEMENTATIONS)
+def implementation(request: pytest.FixtureRequest) -> ModuleType:
+    """A module with the kernels; tests pass NumPy arrays, an implementation on a device copies them itself."""
+    module = importlib.import_module(f"gear.kernels.{request.param}")
+    getattr(module, "load", lambda: None)()
+    return module
