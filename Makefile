@@ -19,7 +19,7 @@ $(STAMP): setup.py constraints.txt
 	@touch $@
 
 demo: $(STAMP) ## server, actors and a learner on CartPole; saves demo.png
-	$(BIN)/python examples/demo.py
+	$(BIN)/python -m examples.demo
 
 test: lint ## lint, then every test
 	$(BIN)/python -m pytest

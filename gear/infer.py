@@ -60,7 +60,7 @@ def table_like(
     [('obs', (3,), 'float32', 'step'), ('reward', (), 'float32', 'step'), ('goal', (), 'int64', 'trajectory')]
     """
     columns = overrides.pop("columns", None) or _columns(name, trajectory, length)
-    return Table(name, tuple(columns), Steps(capacity) if isinstance(capacity, int) else capacity, **overrides)
+    return Table(name, columns, Steps(capacity) if isinstance(capacity, int) else capacity, **overrides)
 
 
 def suggest(name: str, trajectory: Mapping[str, Any] | None = None) -> str:

@@ -8,6 +8,7 @@ tables that behave alike compare equal. Nothing here knows memory, sockets or ke
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -110,7 +111,7 @@ class Table(Spec, frozen=True):
     """
 
     name: str
-    columns: tuple[Column, ...]
+    columns: Sequence[Column]  # a tuple once constructed
     capacity: Capacity
     item: Item = Step()
     sampler: Sampler = Uniform()
@@ -235,7 +236,7 @@ class Table(Spec, frozen=True):
         return lines
 
 
-def _column_differences(mine: tuple[Column, ...], theirs: tuple[Column, ...]) -> list[str]:
+def _column_differences(mine: Sequence[Column], theirs: Sequence[Column]) -> list[str]:
     ours, others = {c.name: c for c in mine}, {c.name: c for c in theirs}
     pairs = ((n, ours.get(n), others.get(n)) for n in [*ours, *(n for n in others if n not in ours)])
     lines = [f"columns: {n!r}: {a or 'none'} against {b or 'none'}" for n, a, b in pairs if a != b]

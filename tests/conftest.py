@@ -142,7 +142,11 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
 
     def start(*arguments: str, discard: bool = True, ready: bool = True) -> Server:
         command = shutil.which("gear-server", path=str(Path(sys.executable).parent))
-        base = [command] if command else [sys.executable, "-m", "gear.server"]
+        base = (
+            [command]
+            if command
+            else [sys.executable, "-c", "import sys; from gear.server.cli import server_main; sys.exit(server_main())"]
+        )
         given = {a.split("=")[0] for a in arguments}
         name = f"test-{uuid.uuid4().hex[:12]}"
         if "--name" in given:

@@ -33,7 +33,9 @@ def test_import_takes_less_than_150_ms():
 
 
 def test_the_insert_path_needs_no_kernels():
-    code = "import gear.client.port, gear.client.writer, sys; print([m for m in ('torch', 'numba') if m in sys.modules])"
+    code = (
+        "import gear.client.port, gear.client.writer, sys; print([m for m in ('torch', 'numba') if m in sys.modules])"
+    )
     assert run(code) == "[]"
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from gear.client.port import left, until
 from gear.client.rows import strips
-from gear.storage.layout import BEGIN, END, HAS_FINAL
+from gear.storage.fields import BEGIN, END, HAS_FINAL
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -18,7 +18,7 @@ from gear.client.priorities import as_priorities, item_count
 from gear.client.rows import Rows
 from gear.errors import DataError, DeadlineExceeded
 from gear.schema import Bytes, Steps
-from gear.storage.layout import BEGIN, CONTINUED, CONTINUES, END, HAS_FINAL, TERMINATED
+from gear.storage.fields import BEGIN, CONTINUED, CONTINUES, END, HAS_FINAL, TERMINATED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,7 +9,7 @@ import numpy as np
 
 from gear.client.port import Port
 from gear.errors import DataError, SchemaError, TableNotFound
-from gear.storage.layout import ID_TABLE_SHIFT
+from gear.storage.fields import ID_TABLE_SHIFT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

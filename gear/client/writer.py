@@ -18,7 +18,7 @@ from gear.client.priorities import as_priorities, item_count
 from gear.client.values import array_of, fast_scalar, storage_dtype
 from gear.errors import Closed, DataError, GearError
 from gear.schema import Column
-from gear.storage.layout import CONTINUED, CONTINUES, END, TERMINATED
+from gear.storage.fields import CONTINUED, CONTINUES, END, TERMINATED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

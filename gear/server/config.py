@@ -110,9 +110,7 @@ def check_devices(devices: str) -> str:
     if match and int(match[1]) == 1:
         return "cpu"
     if match and int(match[1]) > 1:
-        raise DeviceError(
-            f"--devices {devices}: several shards come in a later release; this one runs a single shard, use --devices cpu"
-        )
+        raise DeviceError(f"--devices {devices}: several shards come in a later release; use --devices cpu")
     if re.fullmatch(r"\d+(,\d+)*", devices):
         there = sorted(int(path.name[6:]) for path in Path("/dev").glob("nvidia[0-9]*") if path.name[6:].isdigit())
         asked = sorted({int(number) for number in devices.split(",")})
@@ -154,7 +152,7 @@ def read_token(path: str | None, host: str) -> str:
         if not ipaddress.ip_address(host).is_loopback:
             raise AuthenticationError(
                 f"--host {host} is not loopback: a token is required; write one into a file only you can read "
-                "(umask 077; python3 -c 'import secrets; print(secrets.token_hex())' > token) and give --token-file token"
+                "(umask 077; python3 -c 'import secrets; print(secrets.token_hex())' > token), --token-file token"
             )
         return ""
     try:

@@ -112,8 +112,8 @@ class Place:
             size = kept_bytes(kept)
             if size and not discard:
                 raise ServerConflict(
-                    f"server {self.name!r} left {size_text(size)} ({size} bytes) of tables in {kept}; this release can not "
-                    "take them up again: start with --discard to remove them, or with another --name to keep them"
+                    f"server {self.name!r} left {size_text(size)} ({size} bytes) of tables in {kept}; this release "
+                    "can not take them up again: start with --discard to remove them, or keep them with another --name"
                 )
             if size:
                 logger.warning("discarding %s of tables kept in %s", size_text(size), kept)

@@ -12,94 +12,13 @@ import numpy as np
 from gear.kernels.compile import fence, kernel
 from gear.selection.limiter import insert_allowed
 from gear.selection.prioritized import LARGEST
+from gear.storage import fields as f
 from gear.storage.blocks import free_block
-from gear.storage.directory import (
-    DELETED_ITEMS,
-    EVICTED_EARLY,
-    EVICTED_STEPS,
-    FREE_BLOCKS,
-    FREE_SLOTS,
-    HIGH,
-    INSERTED,
-    INSERTED_ITEMS,
-    INSERTED_STEPS,
-    ITEM_COUNT,
-    LEASED_BLOCK_COUNT,
-    LEASED_SLOT_COUNT,
-    NEWEST,
-    OLDEST,
-    P_BLOCK_STEPS,
-    P_BLOCKS,
-    P_CAPACITY,
-    P_CAPACITY_KIND,
-    P_MAX_LENGTH,
-    P_MIN_SIZE,
-    P_RATIO,
-    P_RESERVE_BLOCKS,
-    P_RESERVE_SLOTS,
-    P_SLOTS,
-    R_BLOCKS,
-    R_CLIENTS,
-    R_COUNTERS,
-    R_FLOATS,
-    R_FREE_BLOCKS,
-    R_SLOTS,
-    RATIO,
-    RESERVED_ITEMS,
-    SAMPLED_ITEMS,
-    STORED,
-    STORED_STEPS,
-    USED_BLOCKS,
-    USED_SLOTS,
-    float64s,
-    int32s,
-    int64s,
-)
+from gear.storage.directory import float64s, int32s, int64s
 from gear.storage.evict import evict, unpin, victim
 from gear.storage.items import add_to_remover, item_count, publish
-from gear.storage.layout import (
-    BEGIN,
-    BLOCK_FIELDS,
-    BYTES,
-    CLIENT,
-    CLIENT_FIELDS,
-    CLOSED,
-    COMMITTED,
-    CONTINUED,
-    CONTINUES,
-    CURSOR,
-    END,
-    EVICTED,
-    FIRST,
-    FLAGS,
-    GONE,
-    HAS_FINAL,
-    ITEMS,
-    LAST,
-    LEASED,
-    LEASED_BLOCKS,
-    LEASED_SLOTS,
-    LENGTH,
-    NEWER,
-    NEXT,
-    OLDER,
-    OPEN,
-    ORDER,
-    ORDINAL,
-    OWNER,
-    PINS,
-    PREVIOUS,
-    SEQUENCE,
-    SLOT,
-    SLOT_FIELDS,
-    STATE,
-    STEPS,
-    TERMINATED,
-    TRAJECTORIES,
-    WRITER,
-)
 
-ALL_FLAGS = TERMINATED | HAS_FINAL | CONTINUED | CONTINUES | END | BEGIN
+ALL_FLAGS = f.TERMINATED | f.HAS_FINAL | f.CONTINUED | f.CONTINUES | f.END | f.BEGIN
 
 # What `check` finds wrong with an entry.
 (
@@ -114,15 +33,15 @@ def check(segment, params, client, by_rows, entries, named, priorities):
     entries: COMMIT_ENTRY[N]; named: int32[M] block numbers; priorities: float64[P]; by_rows: whether the
     table publishes row by row. Returns (kind of fault, index of the entry, index of the priority).
     """
-    blocks = int32s(segment, params, R_BLOCKS)
-    slots = int64s(segment, params, R_SLOTS)
-    clients = int64s(segment, params, R_CLIENTS)
-    steps = params[P_BLOCK_STEPS]
+    blocks = int32s(segment, params, f.R_BLOCKS)
+    slots = int64s(segment, params, f.R_SLOTS)
+    clients = int64s(segment, params, f.R_CLIENTS)
+    steps = params[f.P_BLOCK_STEPS]
     n = entries.shape[0]
     lengths = np.empty(n, np.int64)  # of each entry's slot after it
     closed = np.zeros(n, np.bool_)
     fault, where, k_block, k_priority = FINE, 0, 0, 0
-    last = clients[client * CLIENT_FIELDS + COMMITTED]
+    last = clients[client * f.CLIENT_FIELDS + f.COMMITTED]
     previous_sequence = np.int64(0)
     for i in range(n):
         where = i
@@ -143,43 +62,47 @@ def check(segment, params, client, by_rows, entries, named, priorities):
             k_block += entry.blocks
             k_priority += entry.priorities
             continue
-        if slot < 0 or slot >= params[P_SLOTS] or slots[slot * SLOT_FIELDS + WRITER] != client:
+        if slot < 0 or slot >= params[f.P_SLOTS] or slots[slot * f.SLOT_FIELDS + f.WRITER] != client:
             fault = BAD_SLOT
             break
-        if flags & ~ALL_FLAGS or (not by_rows and flags & (BEGIN | END) != BEGIN | END):
+        if flags & ~ALL_FLAGS or (not by_rows and flags & (f.BEGIN | f.END) != f.BEGIN | f.END):
             fault = BAD_FLAGS
             break
-        state, before = slots[slot * SLOT_FIELDS + STATE], slots[slot * SLOT_FIELDS + LENGTH]
+        state, before = slots[slot * f.SLOT_FIELDS + f.STATE], slots[slot * f.SLOT_FIELDS + f.LENGTH]
         ended = False
         for j in range(i):  # the same slot earlier in this message
             if entries[j].slot == slot and lengths[j] >= 0:
-                state, before, ended = OPEN, lengths[j], closed[j]
-        begin = flags & BEGIN != 0
-        if ended or (begin and state != LEASED) or (not begin and state != OPEN and state != EVICTED):
+                state, before, ended = f.OPEN, lengths[j], closed[j]
+        begin = flags & f.BEGIN != 0
+        if ended or (begin and state != f.LEASED) or (not begin and state != f.OPEN and state != f.EVICTED):
             fault = BAD_SLOT
             break
         if begin:
             before = np.int64(0)
-        if length < 0 or (length == 0 and (begin or flags & END == 0)) or (flags & HAS_FINAL and flags & END == 0):
+        if (
+            length < 0
+            or (length == 0 and (begin or flags & f.END == 0))
+            or (flags & f.HAS_FINAL and flags & f.END == 0)
+        ):
             fault = BAD_LENGTH
             break
         after = before + length
-        if after > params[P_MAX_LENGTH]:
+        if after > params[f.P_MAX_LENGTH]:
             fault = TOO_LONG
             break
-        final = 1 if flags & HAS_FINAL else 0
+        final = 1 if flags & f.HAS_FINAL else 0
         if entry.blocks != (after + final + steps - 1) // steps - (before + steps - 1) // steps:
             fault = BAD_COUNT
             break
         for k in range(k_block, k_block + entry.blocks):
-            if named[k] < 0 or named[k] >= params[P_BLOCKS] or blocks[named[k] * BLOCK_FIELDS + OWNER] != client:
+            if named[k] < 0 or named[k] >= params[f.P_BLOCKS] or blocks[named[k] * f.BLOCK_FIELDS + f.OWNER] != client:
                 fault = BAD_BLOCK
                 break
-            blocks[named[k] * BLOCK_FIELDS + OWNER] = -2 - client  # so that naming it twice is found
+            blocks[named[k] * f.BLOCK_FIELDS + f.OWNER] = -2 - client  # so that naming it twice is found
         if fault != FINE:
             break
         if entry.priorities > 1:
-            ends = flags & END != 0
+            ends = flags & f.END != 0
             new = item_count(params, after, ends) - (0 if begin else item_count(params, before, False))
             if entry.priorities != new:
                 fault = BAD_COUNT
@@ -191,7 +114,7 @@ def check(segment, params, client, by_rows, entries, named, priorities):
                 break
         if fault != FINE:
             break
-        lengths[i], closed[i] = after, flags & END != 0
+        lengths[i], closed[i] = after, flags & f.END != 0
         k_block += entry.blocks
         k_priority += entry.priorities
     if fault == FINE and (k_block != named.shape[0] or k_priority != priorities.shape[0]):
@@ -201,8 +124,8 @@ def check(segment, params, client, by_rows, entries, named, priorities):
         if entries[i].blocks > 0:
             stop = min(at + entries[i].blocks, named.shape[0])
             for k in range(at, stop):
-                if 0 <= named[k] < params[P_BLOCKS] and blocks[named[k] * BLOCK_FIELDS + OWNER] == -2 - client:
-                    blocks[named[k] * BLOCK_FIELDS + OWNER] = client
+                if 0 <= named[k] < params[f.P_BLOCKS] and blocks[named[k] * f.BLOCK_FIELDS + f.OWNER] == -2 - client:
+                    blocks[named[k] * f.BLOCK_FIELDS + f.OWNER] = client
             at = stop
     return fault, where, k_priority
 
@@ -210,24 +133,24 @@ def check(segment, params, client, by_rows, entries, named, priorities):
 @kernel
 def _make_room(segment, params, slot, steps, trajectories, blocks):
     """Evict until `steps` more steps, `trajectories` more trajectories and `blocks` more blocks fit."""
-    counters = int64s(segment, params, R_COUNTERS)
-    kind, capacity = params[P_CAPACITY_KIND], params[P_CAPACITY]
-    data_blocks = params[P_BLOCKS] - params[P_RESERVE_BLOCKS]
-    data_slots = params[P_SLOTS] - params[P_RESERVE_SLOTS]
+    counters = int64s(segment, params, f.R_COUNTERS)
+    kind, capacity = params[f.P_CAPACITY_KIND], params[f.P_CAPACITY]
+    data_blocks = params[f.P_BLOCKS] - params[f.P_RESERVE_BLOCKS]
+    data_slots = params[f.P_SLOTS] - params[f.P_RESERVE_SLOTS]
     while True:
         full = (
-            (kind == STEPS and counters[STORED_STEPS] + steps > capacity)
-            or (kind == TRAJECTORIES and counters[STORED] + trajectories > capacity)
-            or (kind == BYTES and counters[USED_BLOCKS] + blocks > capacity)
+            (kind == f.STEPS and counters[f.STORED_STEPS] + steps > capacity)
+            or (kind == f.TRAJECTORIES and counters[f.STORED] + trajectories > capacity)
+            or (kind == f.BYTES and counters[f.USED_BLOCKS] + blocks > capacity)
         )
-        short = counters[USED_BLOCKS] + blocks > data_blocks or counters[USED_SLOTS] + trajectories > data_slots
+        short = counters[f.USED_BLOCKS] + blocks > data_blocks or counters[f.USED_SLOTS] + trajectories > data_slots
         if not full and not short:
             return
         leaving = victim(segment, params, slot)
         if leaving < 0:  # only the growing trajectory itself is left; its length was checked
             return
         if not full:
-            counters[EVICTED_EARLY] += 1
+            counters[f.EVICTED_EARLY] += 1
         evict(segment, params, leaving, False)
 
 
@@ -238,48 +161,48 @@ def apply(segment, params, client, client_key, entries, named, priorities, lost)
     lost: int32[N], filled with slots whose open trajectory was evicted meanwhile. Returns (entries done,
     blocks named by them, priorities named by them, slots lost).
     """
-    counters = int64s(segment, params, R_COUNTERS)
-    floats = float64s(segment, params, R_FLOATS)
-    blocks = int32s(segment, params, R_BLOCKS)
-    slots = int64s(segment, params, R_SLOTS)
-    clients = int64s(segment, params, R_CLIENTS)
-    ring = int32s(segment, params, R_FREE_BLOCKS)
-    mine = client * CLIENT_FIELDS
+    counters = int64s(segment, params, f.R_COUNTERS)
+    floats = float64s(segment, params, f.R_FLOATS)
+    blocks = int32s(segment, params, f.R_BLOCKS)
+    slots = int64s(segment, params, f.R_SLOTS)
+    clients = int64s(segment, params, f.R_CLIENTS)
+    ring = int32s(segment, params, f.R_FREE_BLOCKS)
+    mine = client * f.CLIENT_FIELDS
     k_block, k_priority, n_lost = 0, 0, 0
     for i in range(entries.shape[0]):
         entry = entries[i]
         slot, length, flags = np.int64(entry.slot), np.int64(entry.length), np.int64(entry.flags)
         added, given = np.int64(entry.blocks), np.int64(entry.priorities)
-        if entry.sequence <= clients[mine + COMMITTED]:
+        if entry.sequence <= clients[mine + f.COMMITTED]:
             k_block += added
             k_priority += given
             continue
-        at = slot * SLOT_FIELDS
-        begin, end = flags & BEGIN != 0, flags & END != 0
-        gone = slots[at + STATE] == EVICTED
-        before = np.int64(0) if begin else slots[at + LENGTH]
-        items_before = np.int64(0) if begin else slots[at + ITEMS]
+        at = slot * f.SLOT_FIELDS
+        begin, end = flags & f.BEGIN != 0, flags & f.END != 0
+        gone = slots[at + f.STATE] == f.EVICTED
+        before = np.int64(0) if begin else slots[at + f.LENGTH]
+        items_before = np.int64(0) if begin else slots[at + f.ITEMS]
         items_after = max(items_before, item_count(params, before + length, end))
         if not gone:
             if items_after > items_before and not insert_allowed(
-                counters[INSERTED_ITEMS],
-                counters[DELETED_ITEMS],
-                counters[SAMPLED_ITEMS] + counters[RESERVED_ITEMS],
-                params[P_RATIO] != 0,
-                params[P_MIN_SIZE],
-                floats[RATIO],
-                floats[HIGH],
+                counters[f.INSERTED_ITEMS],
+                counters[f.DELETED_ITEMS],
+                counters[f.SAMPLED_ITEMS] + counters[f.RESERVED_ITEMS],
+                params[f.P_RATIO] != 0,
+                params[f.P_MIN_SIZE],
+                floats[f.RATIO],
+                floats[f.HIGH],
             ):
                 return i, k_block, k_priority, n_lost
             _make_room(segment, params, slot if not begin else -1, length, 1 if begin else 0, added)
-        counters[LEASED_BLOCK_COUNT] -= added
-        clients[mine + LEASED_BLOCKS] -= added
-        counters[INSERTED_STEPS] += length
+        counters[f.LEASED_BLOCK_COUNT] -= added
+        clients[mine + f.LEASED_BLOCKS] -= added
+        counters[f.INSERTED_STEPS] += length
         if gone:
             for k in range(k_block, k_block + added):
                 free_block(counters, blocks, ring, params, named[k])
-            counters[EVICTED_STEPS] += length
-            slots[at + LENGTH] += length
+            counters[f.EVICTED_STEPS] += length
+            slots[at + f.LENGTH] += length
             lost[n_lost] = slot
             n_lost += 1
             if end:
@@ -287,42 +210,42 @@ def apply(segment, params, client, client_key, entries, named, priorities, lost)
         else:
             _link(segment, params, slot, begin, before, added, named[k_block : k_block + added])
             if begin:
-                counters[LEASED_SLOT_COUNT] -= 1
-                clients[mine + LEASED_SLOTS] -= 1
-                counters[USED_SLOTS] += 1
-                counters[STORED] += 1
-                counters[INSERTED] += 1
-                slots[at + ORDER] = counters[INSERTED]
-                slots[at + CLIENT] = client_key
-                slots[at + FLAGS] = 0
-                slots[at + GONE] = 0
-                slots[at + CURSOR] = 0
-                slots[at + PINS] = 1  # the writer's own, until it ends
-                slots[at + OLDER] = counters[NEWEST]
-                slots[at + NEWER] = -1
-                if counters[NEWEST] >= 0:
-                    slots[counters[NEWEST] * SLOT_FIELDS + NEWER] = slot
+                counters[f.LEASED_SLOT_COUNT] -= 1
+                clients[mine + f.LEASED_SLOTS] -= 1
+                counters[f.USED_SLOTS] += 1
+                counters[f.STORED] += 1
+                counters[f.INSERTED] += 1
+                slots[at + f.ORDER] = counters[f.INSERTED]
+                slots[at + f.CLIENT] = client_key
+                slots[at + f.FLAGS] = 0
+                slots[at + f.GONE] = 0
+                slots[at + f.CURSOR] = 0
+                slots[at + f.PINS] = 1  # the writer's own, until it ends
+                slots[at + f.OLDER] = counters[f.NEWEST]
+                slots[at + f.NEWER] = -1
+                if counters[f.NEWEST] >= 0:
+                    slots[counters[f.NEWEST] * f.SLOT_FIELDS + f.NEWER] = slot
                 else:
-                    counters[OLDEST] = slot
-                counters[NEWEST] = slot
-            counters[USED_BLOCKS] += added
-            counters[STORED_STEPS] += length
-            slots[at + LENGTH] = before + length
-            slots[at + ITEMS] = items_after
-            slots[at + FLAGS] |= flags & (TERMINATED | HAS_FINAL | CONTINUED | CONTINUES)
-            slots[at + SEQUENCE] = entry.sequence
+                    counters[f.OLDEST] = slot
+                counters[f.NEWEST] = slot
+            counters[f.USED_BLOCKS] += added
+            counters[f.STORED_STEPS] += length
+            slots[at + f.LENGTH] = before + length
+            slots[at + f.ITEMS] = items_after
+            slots[at + f.FLAGS] |= flags & (f.TERMINATED | f.HAS_FINAL | f.CONTINUED | f.CONTINUES)
+            slots[at + f.SEQUENCE] = entry.sequence
             fence()
-            slots[at + STATE] = CLOSED if end else OPEN
+            slots[at + f.STATE] = f.CLOSED if end else f.OPEN
             fence()
             publish(segment, params, slot, items_before, items_after, priorities, k_priority, given)
-            counters[ITEM_COUNT] += items_after - items_before
-            counters[INSERTED_ITEMS] += items_after - items_before
+            counters[f.ITEM_COUNT] += items_after - items_before
+            counters[f.INSERTED_ITEMS] += items_after - items_before
             if end:
-                slots[at + PINS] -= 1
-                slots[at + WRITER] = -1
+                slots[at + f.PINS] -= 1
+                slots[at + f.WRITER] = -1
                 add_to_remover(segment, params, slot)
         fence()
-        clients[mine + COMMITTED] = entry.sequence
+        clients[mine + f.COMMITTED] = entry.sequence
         k_block += added
         k_priority += given
     return entries.shape[0], k_block, k_priority, n_lost
@@ -331,56 +254,56 @@ def apply(segment, params, client, client_key, entries, named, priorities, lost)
 @kernel
 def _link(segment, params, slot, begin, before, added, named):
     """Append leased blocks to the slot's chain; they belong to the slot from now on."""
-    blocks = int32s(segment, params, R_BLOCKS)
-    slots = int64s(segment, params, R_SLOTS)
-    at = slot * SLOT_FIELDS
-    steps = params[P_BLOCK_STEPS]
+    blocks = int32s(segment, params, f.R_BLOCKS)
+    slots = int64s(segment, params, f.R_SLOTS)
+    at = slot * f.SLOT_FIELDS
+    steps = params[f.P_BLOCK_STEPS]
     ordinal = (before + steps - 1) // steps
-    previous = np.int64(-1) if begin else slots[at + LAST]
+    previous = np.int64(-1) if begin else slots[at + f.LAST]
     for k in range(added):
         block = np.int64(named[k])
-        record = block * BLOCK_FIELDS
-        blocks[record + SLOT] = slot
-        blocks[record + ORDINAL] = ordinal + k
-        blocks[record + NEXT] = -1
-        blocks[record + PREVIOUS] = previous
-        blocks[record + OWNER] = -1
+        record = block * f.BLOCK_FIELDS
+        blocks[record + f.SLOT] = slot
+        blocks[record + f.ORDINAL] = ordinal + k
+        blocks[record + f.NEXT] = -1
+        blocks[record + f.PREVIOUS] = previous
+        blocks[record + f.OWNER] = -1
         if previous >= 0:
             fence()
-            blocks[previous * BLOCK_FIELDS + NEXT] = block
+            blocks[previous * f.BLOCK_FIELDS + f.NEXT] = block
         else:
-            slots[at + FIRST] = block
+            slots[at + f.FIRST] = block
         previous = block
     if added > 0:
-        slots[at + LAST] = previous
+        slots[at + f.LAST] = previous
 
 
 @kernel
 def close_open(segment, params, slot):
     """End the open trajectory of a vanished writer as truncated where it stands."""
-    counters = int64s(segment, params, R_COUNTERS)
-    slots = int64s(segment, params, R_SLOTS)
-    at = slot * SLOT_FIELDS
-    before = slots[at + ITEMS]
-    after = max(before, item_count(params, slots[at + LENGTH], True))
-    slots[at + ITEMS] = after
-    slots[at + STATE] = CLOSED
+    counters = int64s(segment, params, f.R_COUNTERS)
+    slots = int64s(segment, params, f.R_SLOTS)
+    at = slot * f.SLOT_FIELDS
+    before = slots[at + f.ITEMS]
+    after = max(before, item_count(params, slots[at + f.LENGTH], True))
+    slots[at + f.ITEMS] = after
+    slots[at + f.STATE] = f.CLOSED
     publish(segment, params, slot, before, after, np.empty(0), 0, 0)
-    counters[ITEM_COUNT] += after - before
-    counters[INSERTED_ITEMS] += after - before
-    slots[at + PINS] -= 1
-    slots[at + WRITER] = -1
+    counters[f.ITEM_COUNT] += after - before
+    counters[f.INSERTED_ITEMS] += after - before
+    slots[at + f.PINS] -= 1
+    slots[at + f.WRITER] = -1
     add_to_remover(segment, params, slot)
 
 
 @kernel
 def room_for_lease(segment, params, wanted, slots):
     """Evict until that many blocks and slots are free, for a commit that follows; whether they are."""
-    counters = int64s(segment, params, R_COUNTERS)
-    while counters[FREE_BLOCKS] < wanted or counters[FREE_SLOTS] < slots:
+    counters = int64s(segment, params, f.R_COUNTERS)
+    while counters[f.FREE_BLOCKS] < wanted or counters[f.FREE_SLOTS] < slots:
         leaving = victim(segment, params, -1)
         if leaving < 0:
             return False
-        counters[EVICTED_EARLY] += 1
+        counters[f.EVICTED_EARLY] += 1
         evict(segment, params, leaving, False)
     return True

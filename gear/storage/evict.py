@@ -10,56 +10,10 @@ import numpy as np
 from gear.kernels.compile import kernel
 from gear.kernels.host import random_bits, tree_draw, tree_total
 from gear.selection import uniform
+from gear.storage import fields as f
 from gear.storage.blocks import free_block, free_slot
-from gear.storage.directory import (
-    CONSUMED,
-    DELETED_ITEMS,
-    EVICTED_COUNT,
-    EVICTED_STEPS,
-    HELD_BLOCKS,
-    HELD_SLOTS,
-    ITEM_COUNT,
-    NEWEST,
-    OLDEST,
-    P_REMOVER,
-    P_SEED,
-    R_BLOCKS,
-    R_COUNTERS,
-    R_FREE_BLOCKS,
-    R_FREE_SLOTS,
-    R_REMOVER_LIVE,
-    R_REMOVER_STARTS,
-    R_REMOVER_TREE,
-    R_SLOTS,
-    REMOVER_DRAWS,
-    REMOVER_LIVE,
-    STORED,
-    STORED_STEPS,
-    USED_BLOCKS,
-    USED_SLOTS,
-    float64s,
-    int32s,
-    int64s,
-)
+from gear.storage.directory import float64s, int32s, int64s
 from gear.storage.items import take_from_remover, withdraw
-from gear.storage.layout import (
-    BLOCK_FIELDS,
-    CLOSED,
-    CURSOR,
-    EVICTED,
-    FIRST,
-    GONE,
-    ITEMS,
-    LENGTH,
-    NEWER,
-    NEXT,
-    OLDER,
-    PINS,
-    PRIORITIZED,
-    SLOT_FIELDS,
-    STATE,
-    UNIFORM,
-)
 
 REMOVER_STREAM = 0x5DEECE66D
 """Keeps the remover's random numbers apart from the sampler's, which share the table's seed."""
@@ -68,72 +22,72 @@ REMOVER_STREAM = 0x5DEECE66D
 @kernel
 def free_chain(segment, params, slot):
     """Return the slot and all its blocks to the allocator."""
-    counters = int64s(segment, params, R_COUNTERS)
-    blocks = int32s(segment, params, R_BLOCKS)
-    slots = int64s(segment, params, R_SLOTS)
-    ring = int32s(segment, params, R_FREE_BLOCKS)
-    block = slots[slot * SLOT_FIELDS + FIRST]
+    counters = int64s(segment, params, f.R_COUNTERS)
+    blocks = int32s(segment, params, f.R_BLOCKS)
+    slots = int64s(segment, params, f.R_SLOTS)
+    ring = int32s(segment, params, f.R_FREE_BLOCKS)
+    block = slots[slot * f.SLOT_FIELDS + f.FIRST]
     while block >= 0:
-        following = np.int64(blocks[block * BLOCK_FIELDS + NEXT])
+        following = np.int64(blocks[block * f.BLOCK_FIELDS + f.NEXT])
         free_block(counters, blocks, ring, params, block)
         block = following
-    free_slot(counters, slots, int32s(segment, params, R_FREE_SLOTS), params, slot)
+    free_slot(counters, slots, int32s(segment, params, f.R_FREE_SLOTS), params, slot)
 
 
 @kernel
 def evict(segment, params, slot, consumed):
     """Take a published slot out of the table; `consumed`: its items are used up, it is not driven out."""
-    counters = int64s(segment, params, R_COUNTERS)
-    blocks = int32s(segment, params, R_BLOCKS)
-    slots = int64s(segment, params, R_SLOTS)
-    at = slot * SLOT_FIELDS
+    counters = int64s(segment, params, f.R_COUNTERS)
+    blocks = int32s(segment, params, f.R_BLOCKS)
+    slots = int64s(segment, params, f.R_SLOTS)
+    at = slot * f.SLOT_FIELDS
     withdraw(segment, params, slot)
-    if slots[at + STATE] == CLOSED:
+    if slots[at + f.STATE] == f.CLOSED:
         take_from_remover(segment, params, slot)
-    older, newer = slots[at + OLDER], slots[at + NEWER]
+    older, newer = slots[at + f.OLDER], slots[at + f.NEWER]
     if older >= 0:
-        slots[older * SLOT_FIELDS + NEWER] = newer
+        slots[older * f.SLOT_FIELDS + f.NEWER] = newer
     else:
-        counters[OLDEST] = newer
+        counters[f.OLDEST] = newer
     if newer >= 0:
-        slots[newer * SLOT_FIELDS + OLDER] = older
+        slots[newer * f.SLOT_FIELDS + f.OLDER] = older
     else:
-        counters[NEWEST] = older
-    chain, block = 0, slots[at + FIRST]
+        counters[f.NEWEST] = older
+    chain, block = 0, slots[at + f.FIRST]
     while block >= 0:
         chain += 1
-        block = np.int64(blocks[block * BLOCK_FIELDS + NEXT])
-    slots[at + STATE] = EVICTED
-    counters[STORED] -= 1
-    counters[STORED_STEPS] -= slots[at + LENGTH]
-    counters[USED_BLOCKS] -= chain
-    counters[USED_SLOTS] -= 1
-    left = slots[at + ITEMS] - slots[at + GONE]
-    counters[ITEM_COUNT] -= left
-    counters[DELETED_ITEMS] += left
+        block = np.int64(blocks[block * f.BLOCK_FIELDS + f.NEXT])
+    slots[at + f.STATE] = f.EVICTED
+    counters[f.STORED] -= 1
+    counters[f.STORED_STEPS] -= slots[at + f.LENGTH]
+    counters[f.USED_BLOCKS] -= chain
+    counters[f.USED_SLOTS] -= 1
+    left = slots[at + f.ITEMS] - slots[at + f.GONE]
+    counters[f.ITEM_COUNT] -= left
+    counters[f.DELETED_ITEMS] += left
     if consumed:
-        counters[CONSUMED] += 1
+        counters[f.CONSUMED] += 1
     else:
-        counters[EVICTED_COUNT] += 1
-        counters[EVICTED_STEPS] += slots[at + LENGTH]
-    if slots[at + PINS] == 0:
+        counters[f.EVICTED_COUNT] += 1
+        counters[f.EVICTED_STEPS] += slots[at + f.LENGTH]
+    if slots[at + f.PINS] == 0:
         free_chain(segment, params, slot)
     else:
-        slots[at + CURSOR] = chain
-        counters[HELD_BLOCKS] += chain
-        counters[HELD_SLOTS] += 1
+        slots[at + f.CURSOR] = chain
+        counters[f.HELD_BLOCKS] += chain
+        counters[f.HELD_SLOTS] += 1
 
 
 @kernel
 def unpin(segment, params, slot):
     """One reader (or the writer) of the slot lets go; the last one frees what was evicted."""
-    slots = int64s(segment, params, R_SLOTS)
-    at = slot * SLOT_FIELDS
-    slots[at + PINS] -= 1
-    if slots[at + PINS] == 0 and slots[at + STATE] == EVICTED:
-        counters = int64s(segment, params, R_COUNTERS)
-        counters[HELD_BLOCKS] -= slots[at + CURSOR]
-        counters[HELD_SLOTS] -= 1
+    slots = int64s(segment, params, f.R_SLOTS)
+    at = slot * f.SLOT_FIELDS
+    slots[at + f.PINS] -= 1
+    if slots[at + f.PINS] == 0 and slots[at + f.STATE] == f.EVICTED:
+        counters = int64s(segment, params, f.R_COUNTERS)
+        counters[f.HELD_BLOCKS] -= slots[at + f.CURSOR]
+        counters[f.HELD_SLOTS] -= 1
         free_chain(segment, params, slot)
 
 
@@ -144,32 +98,34 @@ def victim(segment, params, keep):
     The remover chooses among closed slots; only when none is left an open trajectory goes, the oldest
     first, so that a silent writer can not fill the table for ever.
     """
-    counters = int64s(segment, params, R_COUNTERS)
-    slots = int64s(segment, params, R_SLOTS)
-    seed = params[P_SEED] ^ REMOVER_STREAM
-    if params[P_REMOVER] == UNIFORM and counters[REMOVER_LIVE] > 0:
-        draw = counters[REMOVER_DRAWS]
-        counters[REMOVER_DRAWS] += 1
-        return np.int64(int32s(segment, params, R_REMOVER_LIVE)[uniform.below(seed, draw, 0, counters[REMOVER_LIVE])])
-    if params[P_REMOVER] == PRIORITIZED:
-        tree = float64s(segment, params, R_REMOVER_TREE)
-        starts = int64s(segment, params, R_REMOVER_STARTS)
+    counters = int64s(segment, params, f.R_COUNTERS)
+    slots = int64s(segment, params, f.R_SLOTS)
+    seed = params[f.P_SEED] ^ REMOVER_STREAM
+    if params[f.P_REMOVER] == f.UNIFORM and counters[f.REMOVER_LIVE] > 0:
+        draw = counters[f.REMOVER_DRAWS]
+        counters[f.REMOVER_DRAWS] += 1
+        return np.int64(
+            int32s(segment, params, f.R_REMOVER_LIVE)[uniform.below(seed, draw, 0, counters[f.REMOVER_LIVE])]
+        )
+    if params[f.P_REMOVER] == f.PRIORITIZED:
+        tree = float64s(segment, params, f.R_REMOVER_TREE)
+        starts = int64s(segment, params, f.R_REMOVER_STARTS)
         total = tree_total(tree, starts)
         if total > 0.0:
-            draw = counters[REMOVER_DRAWS]
-            counters[REMOVER_DRAWS] += 1
+            draw = counters[f.REMOVER_DRAWS]
+            counters[f.REMOVER_DRAWS] += 1
             masses = np.empty(1)
             items = np.empty(1, np.int64)
             masses[0] = float(random_bits(seed, draw, 0) >> np.uint64(11)) * (1.0 / 9007199254740992.0) * total
             tree_draw(tree, starts, masses, items)
             if items[0] >= 0:
                 return items[0]
-    slot = counters[OLDEST]
-    while slot >= 0 and slots[slot * SLOT_FIELDS + STATE] != CLOSED:
-        slot = slots[slot * SLOT_FIELDS + NEWER]
+    slot = counters[f.OLDEST]
+    while slot >= 0 and slots[slot * f.SLOT_FIELDS + f.STATE] != f.CLOSED:
+        slot = slots[slot * f.SLOT_FIELDS + f.NEWER]
     if slot >= 0:
         return slot
-    slot = counters[OLDEST]
+    slot = counters[f.OLDEST]
     while slot == keep and slot >= 0:
-        slot = slots[slot * SLOT_FIELDS + NEWER]
+        slot = slots[slot * f.SLOT_FIELDS + f.NEWER]
     return slot

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gear.errors import SchemaError
-from gear.kernels import records
 from gear.schema import (
     DTYPES,
     Bytes,
@@ -34,6 +33,7 @@ from gear.schema import (
     Whole,
     Window,
 )
+from gear.storage import fields as f
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -43,40 +43,6 @@ FORMAT = 1
 
 ALIGN = 64
 HUGE_PAGE = 2 << 20
-
-# What kernels read is defined beside them; see `gear.kernels.records`. Block records: int32[BLOCK_FIELDS].
-FAN, BLOCK_FIELDS = records.FAN, records.BLOCK_FIELDS
-GENERATION, SLOT, ORDINAL = records.GENERATION, records.SLOT, records.ORDINAL
-NEXT, PREVIOUS, OWNER = records.NEXT, records.PREVIOUS, records.OWNER
-
-ID_TABLE_SHIFT, ID_SHARD_SHIFT, ID_LOW_BITS = 55, 47, 47
-"""An id is table (8 bits), shard (8), generation and row (47 together), most significant first."""
-
-MAX_CLIENTS = 4096
-"""Client entries a segment remembers for exactly-once inserts."""
-
-SLOT_FIELDS, CLIENT_FIELDS, COUNTERS, FLOATS = 16, 8, 64, 16
-
-# Fields of a slot record, int64[SLOT_FIELDS].
-(
-    STATE, FIRST, LAST, LENGTH, FLAGS, ITEMS, WRITER, SEQUENCE,
-    ORDER, PINS, CLIENT, CHECKSUM, OLDER, NEWER, GONE, CURSOR,
-) = range(SLOT_FIELDS)  # fmt: skip
-
-# States of a slot. OPEN: rows are published, more may follow. EVICTED: out of the table, still pinned.
-FREE, LEASED, OPEN, CLOSED, EVICTED = range(5)
-
-# Flags of a slot and of a commit entry. CONTINUED / CONTINUES: a piece of a trajectory split at max_length.
-TERMINATED, HAS_FINAL, CONTINUED, CONTINUES, END, BEGIN = 1, 2, 4, 8, 16, 32
-
-# Fields of a client record, int64[CLIENT_FIELDS]: identity (128 bits), last committed sequence, leases.
-ID_HIGH, ID_LOW, COMMITTED, KNOWN, LEASED_BLOCKS, LEASED_SLOTS = range(6)
-
-# Items, samplers (and removers) and capacities as kernels see them.
-WHOLE, STEP, WINDOW = range(3)
-INSIDE, TAIL, HEAD = range(3)
-UNIFORM, PRIORITIZED, FIFO = range(3)
-STEPS, TRAJECTORIES, BYTES = range(3)
 
 COMMIT_ENTRY = np.dtype(
     [
@@ -137,12 +103,12 @@ def tree_starts(leaves: int) -> list[int]:
 
     Each level is padded to a multiple of FAN; the last level is one node of FAN values.
     """
-    starts, size = [0], _up(max(leaves, 1), FAN)
+    starts, size = [0], _up(max(leaves, 1), f.FAN)
     while True:
         starts.append(starts[-1] + size)
-        if size == FAN:
+        if size == f.FAN:
             return starts
-        size = _up(size // FAN, FAN)
+        size = _up(size // f.FAN, f.FAN)
 
 
 class Layout:
@@ -200,7 +166,7 @@ class Layout:
                 f"table {table.name!r} has {self.blocks * steps} rows on one shard; an id addresses 2**31: "
                 "use a smaller capacity or more shards"
             )
-        self.generations = min(2**31 - 1, 2 ** (ID_LOW_BITS - self.row_bits) - 1)
+        self.generations = min(2**31 - 1, 2 ** (f.ID_LOW_BITS - self.row_bits) - 1)
         stride = table.item.stride if isinstance(table.item, Window) else 1
         self.items_per_block = -(-steps // stride)
         whole = isinstance(table.item, Whole)
@@ -242,11 +208,11 @@ class Layout:
             at += regions[name].nbytes
 
         add("header", "uint8", 4096 + 64 * 1024)
-        add("counters", "int64", COUNTERS)
-        add("floats", "float64", FLOATS)
-        add("clients", "int64", MAX_CLIENTS * CLIENT_FIELDS)
-        add("blocks", "int32", self.blocks * BLOCK_FIELDS)
-        add("slots", "int64", self.slots * SLOT_FIELDS)
+        add("counters", "int64", f.COUNTERS)
+        add("floats", "float64", f.FLOATS)
+        add("clients", "int64", f.MAX_CLIENTS * f.CLIENT_FIELDS)
+        add("blocks", "int32", self.blocks * f.BLOCK_FIELDS)
+        add("slots", "int64", self.slots * f.SLOT_FIELDS)
         add("free_blocks", "int32", self.blocks)
         add("free_slots", "int32", self.slots)
         uniform = isinstance(table.sampler, Uniform)
@@ -299,7 +265,7 @@ class Layout:
         """The layout as kernels read it: int64, indexed by `PARAMS` and `REGIONS`."""
         table, item = self.table, self.table.item
         window = item if isinstance(item, Window) else None
-        kinds = {Uniform: UNIFORM, Prioritized: PRIORITIZED, Fifo: FIFO}
+        kinds = {Uniform: f.UNIFORM, Prioritized: f.PRIORITIZED, Fifo: f.FIFO}
         values = {
             "table": self.index,
             "shard": self.shard,
@@ -311,15 +277,15 @@ class Layout:
             "reserve_blocks": self.reserve_blocks,
             "reserve_slots": self.reserve_slots,
             "generations": self.generations,
-            "item": WINDOW if window else STEP if isinstance(item, Step) else WHOLE,
+            "item": f.WINDOW if window else f.STEP if isinstance(item, Step) else f.WHOLE,
             "length": window.length if window else 1,
             "stride": window.stride if window else 1,
-            "edge": {"inside": INSIDE, "tail": TAIL, "head": HEAD}[window.edge] if window else TAIL,
+            "edge": {"inside": f.INSIDE, "tail": f.TAIL, "head": f.HEAD}[window.edge] if window else f.TAIL,
             "step_n": item.n if isinstance(item, Step) else 0,
             "items_per_block": self.items_per_block,
             "sampler": kinds[type(table.sampler)],
             "remover": kinds[type(table.remover)],
-            "capacity_kind": {Steps: STEPS, Trajectories: TRAJECTORIES, Bytes: BYTES}[type(table.capacity)],
+            "capacity_kind": {Steps: f.STEPS, Trajectories: f.TRAJECTORIES, Bytes: f.BYTES}[type(table.capacity)],
             "capacity": self.data_blocks if isinstance(table.capacity, Bytes) else table.capacity.n,
             "max_length": self.max_length,
             "min_size": table.limiter.n if isinstance(table.limiter, MinSize) else table.limiter.min_size,
@@ -327,9 +293,9 @@ class Layout:
             "max_times": table.max_times_sampled,
             "seed": table.seed,
         }
-        assert tuple(values) == PARAMS
+        assert tuple(values) == f.PARAMS
         head = list(values.values())
-        for name in REGIONS:
+        for name in f.REGIONS:
             head += [self.regions[name].offset, self.regions[name].nbytes]
         return np.array(head, np.int64)
 
@@ -337,20 +303,5 @@ class Layout:
         """Region `name` of `segment` (uint8[nbytes]) as an array: blocks and slots are 2-D."""
         region = self.regions[name]
         array = segment[region.offset : region.offset + region.nbytes].view(region.dtype)
-        fields = {"blocks": BLOCK_FIELDS, "slots": SLOT_FIELDS, "clients": CLIENT_FIELDS}.get(name)
+        fields = {"blocks": f.BLOCK_FIELDS, "slots": f.SLOT_FIELDS, "clients": f.CLIENT_FIELDS}.get(name)
         return array.reshape(-1, fields) if fields else array
-
-
-PARAMS = (
-    "table", "shard", "row_bits", "block_steps", "block_bytes", "blocks", "slots", "reserve_blocks",
-    "reserve_slots", "generations", "item", "length", "stride", "edge", "step_n", "items_per_block",
-    "sampler", "remover", "capacity_kind", "capacity", "max_length", "min_size", "ratio", "max_times", "seed",
-)  # fmt: skip
-"""Names of the scalars at the head of `Layout.params`, in order."""
-
-REGIONS = (
-    "counters", "floats", "clients", "blocks", "slots", "free_blocks", "free_slots", "live", "position",
-    "count", "starts", "tree", "mins", "raw", "times", "remover_live", "remover_position",
-    "remover_starts", "remover_tree", "remover_mins", "arena", "trajectories",
-)  # fmt: skip
-"""Regions behind the scalars, each as (offset, bytes)."""

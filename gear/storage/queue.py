@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gear.errors import DeadlineExceeded, GearError
-from gear.storage import directory as d
+from gear.storage import fields as f
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -237,8 +237,8 @@ class RequestQueue:
     def sample_obstacle(self) -> str:
         """What a sample waits for, in words."""
         counters, table = self.stored.counters, self.stored.table
-        items = int(counters[d.ITEM_COUNT])
-        least = self.stored.params[d.P_MIN_SIZE]
+        items = int(counters[f.ITEM_COUNT])
+        least = self.stored.params[f.P_MIN_SIZE]
         if items < least:
             return f"table {table.name!r} holds {items} items and its limiter wants at least {least}; insert more"
         if not self.stored.drawable:
@@ -254,7 +254,9 @@ class RequestQueue:
         """Who keeps blocks from being reused, in words."""
         stored = self.stored
         info = stored.info()
-        names = ", ".join(stored.client_name(client) for client in stored.holders()) or "writers with leased blocks"
+        names = (
+            ", ".join(stored.client_name(client) for client in stored.pins.blocking()) or "writers with leased blocks"
+        )
         return (
             f"table {stored.table.name!r} is out of blocks: {info['held_blocks']} evicted ones are still read and "
             f"{info['leased_blocks']} are leased; held by {names}"
@@ -262,5 +264,5 @@ class RequestQueue:
 
     def _balance(self) -> str:
         counters = self.stored.counters
-        sampled = int(counters[d.SAMPLED_ITEMS] + counters[d.RESERVED_ITEMS])
-        return f"{int(counters[d.INSERTED_ITEMS])} items inserted, {sampled} sampled or promised"
+        sampled = int(counters[f.SAMPLED_ITEMS] + counters[f.RESERVED_ITEMS])
+        return f"{int(counters[f.INSERTED_ITEMS])} items inserted, {sampled} sampled or promised"

@@ -7,59 +7,26 @@ value, and `gear.storage.queue` parks it. It must never hand out a block that so
 
 from __future__ import annotations
 
-import itertools
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gear.batch import Selection, Update
-from gear.errors import DataError, InsufficientMemory, PinLost, ProtocolError
+from gear.errors import DataError, InsufficientMemory, ProtocolError
 from gear.schema import Prioritized, Table
 from gear.storage import commit as commits
-from gear.storage import directory as d
 from gear.storage import draw as draws
-from gear.storage import memory
+from gear.storage import fields as f
+from gear.storage import format, memory, settle
 from gear.storage.blocks import end_leases, lease
 from gear.storage.evict import evict, unpin
-from gear.storage.layout import (
-    COMMITTED,
-    CURSOR,
-    EVICTED,
-    ID_HIGH,
-    ID_LOW,
-    KNOWN,
-    LEASED,
-    LEASED_BLOCKS,
-    LEASED_SLOTS,
-    MAX_CLIENTS,
-    OPEN,
-    OWNER,
-    SLOT,
-    STATE,
-    WRITER,
-    Grant,
-    Layout,
-)
+from gear.storage.layout import Grant, Layout
+from gear.storage.pins import Pins
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-
-@dataclass(eq=False, slots=True)
-class Pin:
-    """What a select keeps readable: its items' slots, until every party has let go."""
-
-    ids: npt.NDArray[np.int64]
-    selector: int
-    holders: dict[int, int]
-    parties: int
-    deadline: float
-    settled: bool = False
-    delivered: bool = False
-    seen: set[int] = field(default_factory=set)
 
 
 @dataclass(eq=False, slots=True)
@@ -68,7 +35,6 @@ class Client:
 
     key: bytes
     suspended: bool = False
-    pins: set[int] = field(default_factory=set)
 
 
 class StoredTable:
@@ -95,7 +61,7 @@ class StoredTable:
         size = self.layout.nbytes
         self.segment = memory.create(path, size, owner) if path else memory.anonymous(size, owner)
         self.params = self.layout.params
-        d.start(self.segment, self.layout)
+        format.start(self.segment, self.layout)
         self.counters = self.layout.view(self.segment, "counters")
         self._blocks = self.layout.view(self.segment, "blocks")
         self._slots = self.layout.view(self.segment, "slots")
@@ -103,9 +69,7 @@ class StoredTable:
         self._by_rows = table.publish == "rows"
         self._clients: dict[int, Client] = {}
         self._rows_of: dict[bytes, int] = {}
-        self._pins: dict[int, Pin] = {}
-        self._pin_numbers = itertools.count(1)
-        self._next_expiry = float("inf")
+        self.pins = Pins(self.segment, self.layout)
 
     # Clients
 
@@ -125,23 +89,29 @@ class StoredTable:
                 del self._rows_of[old.key]
             high, low = (int.from_bytes(part, "little", signed=True) for part in (key[:8], key[8:]))
             self._records[row] = 0
-            self._records[row, [ID_HIGH, ID_LOW, KNOWN]] = high, low, 1
+            self._records[row, [f.ID_HIGH, f.ID_LOW, f.KNOWN]] = high, low, 1
             self._rows_of[key] = row
             self._clients[row] = Client(key)
         self._clients[row].suspended = False
         return row
 
     def _new_row(self) -> int:
-        if len(self._clients) < MAX_CLIENTS:
+        if len(self._clients) < f.MAX_CLIENTS:
             return len(self._clients)
         for row, client in self._clients.items():  # the one known longest of those that left
-            if client.suspended and not client.pins and not self._records[row, LEASED_BLOCKS : LEASED_SLOTS + 1].any():
+            if (
+                client.suspended
+                and not self.pins.any_of(row)
+                and not self._records[row, f.LEASED_BLOCKS : f.LEASED_SLOTS + 1].any()
+            ):
                 return row
-        raise InsufficientMemory(f"table {self.table.name!r} has {MAX_CLIENTS} clients connected, the most it can have")
+        raise InsufficientMemory(
+            f"table {self.table.name!r} has {f.MAX_CLIENTS} clients connected, the most it can have"
+        )
 
     def committed(self, client: int) -> int:
         """Highest sequence number committed for the client."""
-        return int(self._records[client, COMMITTED])
+        return int(self._records[client, f.COMMITTED])
 
     def suspend(self, client: int) -> None:
         """The client fell silent: what it holds is quarantined, nothing is freed."""
@@ -153,23 +123,17 @@ class StoredTable:
 
     def fence(self, client: int) -> None:
         """The client can not touch memory any more: free its leases, close its open trajectories, end its pins."""
-        for number in list(self._clients[client].pins):
-            pin = self._pins.get(number)
-            if pin is None:
-                continue
-            pin.holders.pop(client, None)
-            if pin.parties == 1 or client == pin.selector:
-                pin.parties = 0
-            self._end_if_over(number, pin)
-        self._clients[client].pins.clear()
-        for slot in np.flatnonzero(self._slots[:, WRITER] == client):
-            if self._slots[slot, STATE] == OPEN:
+        self.pins.drop(client)
+        for slot in np.flatnonzero(self._slots[:, f.WRITER] == client):
+            if self._slots[slot, f.STATE] == f.OPEN:
                 commits.close_open(self.segment, self.params, int(slot))
-            elif self._slots[slot, STATE] == EVICTED:
-                self._slots[slot, WRITER] = -1
+            elif self._slots[slot, f.STATE] == f.EVICTED:
+                self._slots[slot, f.WRITER] = -1
                 unpin(self.segment, self.params, int(slot))
-        blocks = np.flatnonzero(self._blocks[:, OWNER] == client).astype(np.int32)
-        slots = np.flatnonzero((self._slots[:, WRITER] == client) & (self._slots[:, STATE] == LEASED)).astype(np.int32)
+        blocks = np.flatnonzero(self._blocks[:, f.OWNER] == client).astype(np.int32)
+        slots = np.flatnonzero((self._slots[:, f.WRITER] == client) & (self._slots[:, f.STATE] == f.LEASED)).astype(
+            np.int32
+        )
         end_leases(self.segment, self.params, client, blocks, slots)
         self._clients[client].suspended = True
 
@@ -184,8 +148,8 @@ class StoredTable:
         """Lease up to that many from the reserve; fewer when the client's share is used."""
         share = self._share()
         record = self._records[client]
-        blocks = max(0, min(blocks, share - int(record[LEASED_BLOCKS]), int(self.counters[d.FREE_BLOCKS])))
-        slots = max(0, min(slots, share - int(record[LEASED_SLOTS]), int(self.counters[d.FREE_SLOTS])))
+        blocks = max(0, min(blocks, share - int(record[f.LEASED_BLOCKS]), int(self.counters[f.FREE_BLOCKS])))
+        slots = max(0, min(slots, share - int(record[f.LEASED_SLOTS]), int(self.counters[f.FREE_SLOTS])))
         return self._lease(client, blocks, slots)
 
     def allocate(self, client: int, blocks: int, slots: int) -> Grant | None:
@@ -227,7 +191,7 @@ class StoredTable:
     def recall_leases(self) -> list[tuple[int, int]]:
         """(client, blocks beyond its share) for each connected client that should give some back."""
         share = self._share()
-        beyond = self._records[: len(self._clients), LEASED_BLOCKS] - share
+        beyond = self._records[: len(self._clients), f.LEASED_BLOCKS] - share
         return [
             (int(row), int(beyond[row])) for row in np.flatnonzero(beyond > 0) if not self._clients[int(row)].suspended
         ]
@@ -284,7 +248,7 @@ class StoredTable:
         Returns (entries done, blocks and priorities they named, slots whose open trajectory was lost).
         """
         lost = np.empty(len(entries), np.int32)
-        key = int(self._records[client, ID_LOW])
+        key = int(self._records[client, f.ID_LOW])
         done, n_blocks, n_priorities, n_lost = commits.apply(
             self.segment, self.params, client, key, entries, blocks, priorities, lost
         )
@@ -303,7 +267,7 @@ class StoredTable:
 
     def unreserve(self, credit: int) -> None:
         """Return credit that was reserved and not drawn."""
-        self.counters[d.RESERVED_ITEMS] -= credit
+        self.counters[f.RESERVED_ITEMS] -= credit
 
     def draw(self, client: int, size: int, parties: int, ttl: float) -> Selection | None:
         """Draw and pin up to `size` items with credit reserved before; None if nothing can be drawn.
@@ -317,118 +281,17 @@ class StoredTable:
             if n == 0:
                 return None
             ids, starts, lengths, probabilities = ids[:n].copy(), starts[:n], lengths[:n], probabilities[:n]
-        deadline = time.time() + ttl
-        number = next(self._pin_numbers)
-        # With several parties the selector may be a mere coordinator: a party holds from its first collect.
-        self._pins[number] = Pin(ids, client, {client: 1} if parties == 1 else {}, parties, deadline)
-        self._clients[client].pins.add(number)
-        self._next_expiry = min(self._next_expiry, deadline)
+        number, deadline = self.pins.add(ids, client, parties, ttl)
         return Selection(self.table.name, ids, probabilities, starts, lengths, smallest, number, parties, deadline)
 
-    def hold(self, client: int, number: int) -> None:
-        """A party joins a pin before it reads.
-
-        Raises
-        ------
-        PinLost
-            If the pin has ended or its deadline passed.
-        """
-        pin = self._pins.get(number)
-        if pin is None or pin.settled:
-            raise PinLost(f"pin {number} of table {self.table.name!r} has ended; select again")
-        pin.holders[client] = pin.holders.get(client, 0) + 1
-        pin.seen.add(client)
-        self._clients[client].pins.add(number)
-
-    def release(self, client: int, number: int, delivered: bool) -> None:
-        """One party lets go; the last one ends the pin. An unknown pin is ignored: messages may come twice."""
-        pin = self._pins.get(number)
-        if pin is None or (client not in pin.holders and client != pin.selector):
-            return
-        self._let_go(pin, client)
-        pin.delivered |= delivered
-        pin.parties -= 1
-        self._end_if_over(number, pin)
-
-    @staticmethod
-    def _let_go(pin: Pin, client: int) -> None:
-        held = pin.holders.get(client, 0)
-        if held > 1:
-            pin.holders[client] = held - 1
-        else:
-            pin.holders.pop(client, None)
-
-    def _end_if_over(self, number: int, pin: Pin) -> None:
-        if pin.parties > 0 and not pin.settled:
-            return
-        if pin.holders:  # somebody may still be reading: settle the credit, keep the rows
-            self._settle(pin)
-            return
-        draws.release(self.segment, self.params, pin.ids, pin.delivered, not pin.settled)
-        del self._pins[number]
-        for client in {pin.selector, *pin.seen}:
-            self._clients[client].pins.discard(number)
-
-    def _settle(self, pin: Pin) -> None:
-        if not pin.settled:
-            draws.settle(self.segment, self.params, pin.ids, pin.delivered)
-            pin.settled = True
-
-    def expire_pins(self, now: float) -> list[tuple[int, int]]:
-        """End pins whose deadline (`time.time()`) passed; (client, pin) for each holder to be told.
-
-        Undelivered credit returns at once; the rows stay until the holders let go or are fenced.
-        """
-        if now < self._next_expiry:
-            return []
-        told: list[tuple[int, int]] = []
-        for number, pin in list(self._pins.items()):
-            if not pin.settled and pin.deadline <= now:
-                self._settle(pin)
-                told += [(client, number) for client in pin.holders]
-                self._end_if_over(number, pin)
-        self._next_expiry = min((p.deadline for p in self._pins.values() if not p.settled), default=float("inf"))
-        return told
-
-    @property
-    def next_expiry(self) -> float:
-        """`time.time()` of the next pin deadline."""
-        return self._next_expiry
-
     def reclaim(self) -> list[tuple[int, int]]:
-        """Revoke the pins of clients that keep more evicted blocks than their share; (client, pin) to be told.
-
-        Called when the reserve is exhausted. Oldest pins first.
-        """
-        share = self._share()
-        kept: dict[int, int] = {}
-        told: list[tuple[int, int]] = []
-        for number, pin in reversed(list(self._pins.items())):
-            held = self._evicted_blocks(pin)
-            if pin.settled or not held:
-                continue
-            for client in pin.holders:
-                kept[client] = kept.get(client, 0) + held
-            if any(kept[client] > share for client in pin.holders):
-                told += [(client, number) for client in pin.holders]
-        for number in {number for _, number in told}:
-            self._settle(self._pins[number])
-        return told
-
-    def _evicted_blocks(self, pin: Pin) -> int:
-        mask = (1 << self.layout.row_bits) - 1
-        slots = np.unique(self._blocks[(pin.ids & mask) // self.layout.block_steps, SLOT])
-        evicted = slots[self._slots[slots, STATE] == EVICTED]
-        return int(self._slots[evicted, CURSOR].sum())
+        """The reserve is exhausted: revoke pins beyond their client's share; (client, pin) to be told."""
+        return self.pins.revoke_beyond(self._share())
 
     def client_name(self, client: int) -> str:
         """A client for people: the beginning of its identity, and whether it is silent."""
         known = self._clients[client]
         return f"client {known.key.hex()[:8]}{' (silent)' if known.suspended else ''}"
-
-    def holders(self) -> list[int]:
-        """Clients that keep evicted blocks from being reused."""
-        return sorted({c for pin in self._pins.values() if self._evicted_blocks(pin) for c in pin.holders})
 
     # Priorities and the table as a whole
 
@@ -454,7 +317,7 @@ class StoredTable:
             raise DataError(
                 f"expected as many priorities as ids, got ids {ids.shape} and priorities {priorities.shape}"
             )
-        applied, bad = draws.update(self.segment, self.params, ids, priorities)
+        applied, bad = settle.update(self.segment, self.params, ids, priorities)
         if bad >= 0:
             raise DataError(
                 f"priority at index {bad} is {priorities[bad]}; priorities must be finite, not negative and not "
@@ -464,33 +327,33 @@ class StoredTable:
 
     def reset(self) -> None:
         """Evict everything; limiter counts start anew. Open trajectories of writers are lost to them."""
-        while self.counters[d.OLDEST] >= 0:
-            evict(self.segment, self.params, int(self.counters[d.OLDEST]), False)
-        reserved = int(self.counters[d.RESERVED_ITEMS])
-        self.counters[[d.INSERTED_ITEMS, d.DELETED_ITEMS, d.SAMPLED_ITEMS]] = 0
-        self.counters[d.RESERVED_ITEMS] = reserved
-        self.layout.view(self.segment, "floats")[d.MAX_PRIORITY] = 1.0
+        while self.counters[f.OLDEST] >= 0:
+            evict(self.segment, self.params, int(self.counters[f.OLDEST]), False)
+        reserved = int(self.counters[f.RESERVED_ITEMS])
+        self.counters[[f.INSERTED_ITEMS, f.DELETED_ITEMS, f.SAMPLED_ITEMS]] = 0
+        self.counters[f.RESERVED_ITEMS] = reserved
+        self.layout.view(self.segment, "floats")[f.MAX_PRIORITY] = 1.0
 
     def info(self) -> dict[str, Any]:
         """Figures of the table: counts, bytes, leases, quarantine, evictions. Plain data."""
         c, layout = self.counters, self.layout
-        quarantined = sum(int(self._records[row, LEASED_BLOCKS]) for row, k in self._clients.items() if k.suspended)
+        quarantined = sum(int(self._records[row, f.LEASED_BLOCKS]) for row, k in self._clients.items() if k.suspended)
         per_slot = sum(p.width for p in layout.placements.values() if p.column.per == "trajectory")
         figures = {
-            "items": d.ITEM_COUNT, "trajectories": d.STORED, "steps": d.STORED_STEPS,
-            "inserted_trajectories": d.INSERTED, "inserted_steps": d.INSERTED_STEPS,
-            "inserted_items": d.INSERTED_ITEMS, "deleted_items": d.DELETED_ITEMS,
-            "sampled_items": d.SAMPLED_ITEMS, "reserved_items": d.RESERVED_ITEMS, "draws": d.DRAWS,
-            "evicted_trajectories": d.EVICTED_COUNT, "evicted_steps": d.EVICTED_STEPS,
-            "evicted_early": d.EVICTED_EARLY, "consumed_trajectories": d.CONSUMED,
-            "updated_priorities": d.UPDATED, "stale_updates": d.STALE,
-            "used_blocks": d.USED_BLOCKS, "leased_blocks": d.LEASED_BLOCK_COUNT, "held_blocks": d.HELD_BLOCKS,
-            "free_blocks": d.FREE_BLOCKS, "retired_blocks": d.RETIRED_BLOCKS,
+            "items": f.ITEM_COUNT, "trajectories": f.STORED, "steps": f.STORED_STEPS,
+            "inserted_trajectories": f.INSERTED, "inserted_steps": f.INSERTED_STEPS,
+            "inserted_items": f.INSERTED_ITEMS, "deleted_items": f.DELETED_ITEMS,
+            "sampled_items": f.SAMPLED_ITEMS, "reserved_items": f.RESERVED_ITEMS, "draws": f.DRAWS,
+            "evicted_trajectories": f.EVICTED_COUNT, "evicted_steps": f.EVICTED_STEPS,
+            "evicted_early": f.EVICTED_EARLY, "consumed_trajectories": f.CONSUMED,
+            "updated_priorities": f.UPDATED, "stale_updates": f.STALE,
+            "used_blocks": f.USED_BLOCKS, "leased_blocks": f.LEASED_BLOCK_COUNT, "held_blocks": f.HELD_BLOCKS,
+            "free_blocks": f.FREE_BLOCKS, "retired_blocks": f.RETIRED_BLOCKS,
         }  # fmt: skip
         result: dict[str, Any] = {name: int(c[at]) for name, at in figures.items()}
         result |= {
             "quarantined_blocks": quarantined,
-            "pins": len(self._pins),
+            "pins": len(self.pins),
             "clients": sum(not k.suspended for k in self._clients.values()),
             "capacity": {type(self.table.capacity).__name__.lower(): self.table.capacity.n},
             "block_steps": layout.block_steps,
@@ -499,8 +362,8 @@ class StoredTable:
             "reserve_blocks": layout.reserve_blocks,
             "segment_bytes": layout.nbytes,
             "directory_bytes": layout.directory_bytes,
-            "payload_bytes": int(c[d.STORED_STEPS]) * self.table.step_bytes + int(c[d.STORED]) * per_slot,
-            "used_bytes": int(c[d.USED_BLOCKS]) * layout.block_bytes,
+            "payload_bytes": int(c[f.STORED_STEPS]) * self.table.step_bytes + int(c[f.STORED]) * per_slot,
+            "used_bytes": int(c[f.USED_BLOCKS]) * layout.block_bytes,
         }
         return result
 

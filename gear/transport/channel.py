@@ -53,6 +53,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
+def readable(socket: zmq.Socket[bytes]) -> bool:
+    """Whether a message can be received now; also takes note of what the socket's descriptor signalled."""
+    return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
+
 class Channel:
     """A connection to `endpoint`.
 
@@ -96,7 +101,7 @@ class Channel:
 
     def receive(self) -> list[bytes] | None:
         """The next message, None if there is none now."""
-        if not self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+        if not readable(self._socket):
             return None
         try:
             return self._socket.recv_multipart(zmq.NOBLOCK)
@@ -106,7 +111,7 @@ class Channel:
     @property
     def broken(self) -> bool:
         """Whether the connection is known to be gone."""
-        if not self._broken and self._monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+        if not self._broken and readable(self._monitor):
             self._broken = True
         return self._broken
 

@@ -1,28 +1,25 @@
-"""Requests and answers over connections that may break: each request is done once, each answer found.
+"""Requests and answers over a link that may break: each request is done once, each answer found.
 
-Calling threads drive the socket themselves under one lock: the first that waits leads (it sleeps on the
-socket), the others follow and are woken when their answer was received by whoever looked. When a connection
-breaks, another one resumes the client and everything unanswered is sent again under its old number; the
-shard knows the numbers it has seen. Nothing here knows tables.
+Calling threads drive the link themselves under one lock: the first that waits leads (it sleeps on the
+connection), the others follow and are woken when their answer was received by whoever looked. When the link
+was made anew, everything unanswered is sent again under its old number; the shard knows the numbers it has
+seen. Nothing here knows tables.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gear.errors import Closed, ConnectionLost, DeadlineExceeded, GearError, ProtocolError
+from gear.errors import Closed, DeadlineExceeded, GearError, ProtocolError
 from gear.transport import messages as m
-from gear.transport.channel import Channel
+from gear.transport.link import Link
+from gear.transport.wire import decode_answer, encode, request_number
 
 GRACE = 1.0
 """Seconds past a deadline that the shard's own word on it is waited for."""
-
-_GREETING, _UP, _DOWN = range(3)
-_FIRST_BACKOFF, _LONGEST_BACKOFF, _GREETING_SECONDS = 0.01, 0.5, 2.0
 
 
 class Call:
@@ -53,12 +50,8 @@ class Conversation:
 
     Parameters
     ----------
-    endpoint, heartbeat
-        Where the shard is, see `Channel`.
-    identity, token : bytes, str
-        Who speaks.
-    alive : () -> bool
-        Whether the shard's process still lives, as far as one can know.
+    endpoint, heartbeat, identity, token, alive
+        See `Link`.
     on_push : Recall or Revoke -> None
         Called with what the shard says unasked.
     """
@@ -73,21 +66,15 @@ class Conversation:
         on_push: Callable[[Any], None],
     ) -> None:
         self.lock = threading.Lock()
-        self.endpoint, self.identity = endpoint, identity
-        self.welcome: m.Welcome | None = None
-        self.error: GearError | None = None
+        self.used = time.monotonic()
         self.releases: list[m.Release] = []
-        self.reconnects = 0
-        self._heartbeat, self._token, self._alive, self._on_push = heartbeat, token, alive, on_push
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.link = Link(endpoint, heartbeat, identity, token, alive, self.used)
+        self._on_push = on_push
+        self._error: GearError | None = None
         self._calls: dict[int, Call] = {}
         self._number = 0
         self._waiters: list[_Waiter] = []
         self._leader: _Waiter | None = None
-        self._wait_for = 0.0
-        self._backoff = _FIRST_BACKOFF
-        self.used = time.monotonic()
-        self._greet(self.used)
 
     # Sending
 
@@ -99,13 +86,12 @@ class Conversation:
         self._number = number = self._number + 1
         calls = self._calls
         answered = next(iter(calls)) if calls else number
-        header = m.encode(m.Envelope(m.PROTOCOL, number, answered, self.releases, body))  # type: ignore[arg-type]
+        header = encode(m.Envelope(m.PROTOCOL, number, answered, self.releases, body))  # type: ignore[arg-type]
         if self.releases:
             self.releases = []
-        call = Call(number, [header, *frames], on_answer)
-        calls[number] = call
-        if self._state == _UP:
-            self._channel.send(call.parts)
+        call = calls[number] = Call(number, [header, *frames], on_answer)
+        if self.link.up:
+            self.link.send(call.parts)
             call.sent = True
             if self._leader is not None:  # sending may have consumed the signal that the leader sleeps for
                 self._receive()
@@ -130,7 +116,7 @@ class Conversation:
         call = self.post(body, frames)
         try:
             answered = self.until(lambda: call.done, deadline)
-            if not answered and self._state == _UP:
+            if not answered and self.link.up:
                 answered = self.until(lambda: call.done, deadline + GRACE)
         except BaseException:
             self._abandon(call, undo)
@@ -138,7 +124,7 @@ class Conversation:
         self.used = time.monotonic()
         if not answered:
             self._abandon(call, undo)
-            state = "" if self._state == _UP else "; the connection is broken and is being made anew"
+            state = "" if self.link.up else "; the connection is broken and is being made anew"
             raise DeadlineExceeded(f"{type(body).__name__.lower()}: no answer of the server in time{state}")
         if type(call.answer) is m.Failed:
             raise call.answer.error()
@@ -156,7 +142,7 @@ class Conversation:
     # Waiting
 
     def until(self, ready: Callable[[], bool], deadline: float) -> bool:
-        """Drive the connection until `ready()` (True) or the deadline (False). The lock is let go meanwhile.
+        """Drive the link until `ready()` (True) or the deadline (False). The lock is let go meanwhile.
 
         Raises
         ------
@@ -170,8 +156,8 @@ class Conversation:
                 if ready():
                     return True
                 now = time.monotonic()
-                if self._state != _UP:
-                    self.tend(now)
+                if not self.link.up:
+                    self._tend(now)
                 self.check()
                 if now >= deadline:
                     return False
@@ -180,7 +166,7 @@ class Conversation:
                     self._waiters.append(waiter)
                 if self._leader is None:
                     self._leader = waiter
-                self._sleep(waiter, min(deadline - now, self._patience(now)))
+                self._sleep(waiter, min(deadline - now, self.link.patience(now)))
         finally:
             if waiter is not None:
                 self._waiters.remove(waiter)
@@ -190,40 +176,46 @@ class Conversation:
                         self._waiters[0].bell.set()
 
     def _sleep(self, waiter: _Waiter, seconds: float) -> None:
-        channel, leads, ask = self._channel, self._leader is waiter, False
+        sleep = self.link.sleeper() if self._leader is waiter else waiter.bell.wait
+        ask = False
         self.lock.release()
         try:
-            if leads:
-                ask = channel.wait(seconds)
-            else:
-                waiter.bell.wait(seconds)
+            ask = sleep(seconds)
         finally:
             self.lock.acquire()
         waiter.bell.clear()
-        if ask:
-            self.tend(time.monotonic())
-
-    def _patience(self, now: float) -> float:
-        return 1.0 if self._state == _UP else min(max(self._wait_for - now, 1e-3), 0.05)
+        if ask and self._leader is waiter:
+            self._tend(time.monotonic())
 
     def _wake(self) -> None:
         """Wake the threads whose wait is over."""
         for waiter in self._waiters:
-            if self.error is not None or waiter.ready():
+            if self._error is not None or waiter.ready():
                 if waiter is self._leader:
-                    os.eventfd_write(self._bell, 1)
+                    self.link.ring()
                 else:
                     waiter.bell.set()
 
     # Receiving
 
+    def look(self) -> None:
+        """Take in what has arrived and tend the link, without waiting."""
+        self._receive()
+        self._tend(time.monotonic())
+
+    def _tend(self, now: float) -> None:
+        self._receive()
+        self.link.tend(now)
+        if self.link.lost is not None:
+            self.fail(self.link.lost)
+
     def _receive(self) -> None:
         """Take in everything that has arrived."""
-        channel, any_came = self._channel, False
-        while self._state != _DOWN and (parts := channel.receive()) is not None:
+        link, any_came = self.link, False
+        while (parts := link.receive()) is not None:
             any_came = True
             try:
-                answer = m.decode_answer(parts)
+                answer = decode_answer(parts)
             except ProtocolError as error:
                 self._garbled(parts, error)
                 continue
@@ -245,102 +237,46 @@ class Conversation:
 
     def _garbled(self, parts: list[bytes], error: ProtocolError) -> None:
         """An answer that cannot be read fails its request; before the welcome it ends the conversation."""
-        number = m.request_number(parts[0]) if parts else None
+        number = request_number(parts[0]) if parts else None
         call = self._calls.pop(number, None) if number else None
         if call is not None:
             self._finish(call, m.Failed("ProtocolError", str(error)), [])
-        elif self._state == _GREETING and number == 0:
+        elif self.link.greeting and number == 0:
             self.fail(error)
 
     def _unasked(self, body: Any) -> None:
         if isinstance(body, m.Welcome):
-            self._welcomed(body)
+            self.link.welcomed(body)
+            if self.link.lost is not None:
+                self.fail(self.link.lost)
+                return
+            for call in self._calls.values():
+                self.link.send(call.parts)
+                call.sent = True
         elif isinstance(body, (m.Recall, m.Revoke)):
             self._on_push(body)
-        elif isinstance(body, m.Failed) and self._state == _GREETING:
+        elif isinstance(body, m.Failed) and self.link.greeting:
             self.fail(body.error())
 
-    # The connection
-
-    def tend(self, now: float) -> None:
-        """Notice a broken connection, and take the next step towards a new one."""
-        if self.error is not None:
-            return
-        if self._state == _UP:
-            if self._channel.broken:
-                self._receive()
-                self._channel.close()
-                self._backoff, self._wait_for = _FIRST_BACKOFF, now
-                self._state = _DOWN
-                self._give_up_if_gone()
-        elif self._state == _GREETING:
-            if self._channel.broken or now >= self._wait_for:
-                self._channel.close()
-                self._state, self._wait_for = _DOWN, now + self._backoff
-                self._backoff = min(2 * self._backoff, _LONGEST_BACKOFF)
-                self._give_up_if_gone()
-        elif now >= self._wait_for:
-            self._give_up_if_gone()
-            if self.error is None:
-                self._greet(now)
-
-    def _give_up_if_gone(self) -> None:
-        if not self._alive():
-            self.fail(ConnectionLost(f"the server behind {self.endpoint} is gone; start it again and connect anew"))
-
-    def _greet(self, now: float) -> None:
-        self._channel = Channel(self.endpoint, self._heartbeat, self._bell)
-        self._state, self._wait_for = _GREETING, now + _GREETING_SECONDS
-        hello = m.Envelope(m.PROTOCOL, 0, 0, [], m.Hello(self.identity, self._token))
-        self._channel.send([m.encode(hello)])
-        if self._leader is not None:  # it sleeps on the connection before
-            os.eventfd_write(self._bell, 1)
-
-    def _welcomed(self, welcome: m.Welcome) -> None:
-        before, self.welcome = self.welcome, welcome
-        if before is not None and (before.server != welcome.server or not welcome.resumed):
-            self.fail(
-                ConnectionLost(
-                    "the server was started anew or has given this client up; what was not acknowledged may be lost: "
-                    "connect anew"
-                )
-            )
-            return
-        self.reconnects += before is not None
-        self._state, self._backoff = _UP, _FIRST_BACKOFF
-        for call in self._calls.values():
-            self._channel.send(call.parts)
-            call.sent = True
+    # The end
 
     def check(self) -> None:
         """Raise what ended the conversation, if anything did."""
-        if self.error is not None:
-            raise type(self.error)(*self.error.args)
+        if self._error is not None:
+            raise type(self._error)(*self._error.args)
 
     def fail(self, error: GearError) -> None:
         """End the conversation: every wait, now and later, raises `error`."""
-        if self.error is None:
-            self.error = error
+        if self._error is None:
+            self._error = error
             self._wake()
 
     @property
-    def up(self) -> bool:
-        """Whether the shard has welcomed this connection."""
-        return self._state == _UP
-
-    @property
     def led(self) -> bool:
-        """Whether some thread sleeps on the connection."""
+        """Whether some thread sleeps on the link."""
         return self._leader is not None
 
-    def look(self) -> None:
-        """Take in what has arrived and tend the connection, without waiting."""
-        self._receive()
-        self.tend(time.monotonic())
-
     def close(self) -> None:
-        """Drop the connection; waiting threads raise."""
+        """Drop the link; waiting threads raise `Closed`."""
         self.fail(Closed("this client is closed; make a new one"))
-        if self._state != _DOWN:
-            self._state = _DOWN
-            self._channel.close()
+        self.link.close()

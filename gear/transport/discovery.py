@@ -9,6 +9,7 @@ import zmq
 
 from gear.errors import ConnectionLost, ProtocolError
 from gear.transport import messages as m
+from gear.transport import wire
 from gear.transport.channel import context
 
 DEFAULT_PORT = 7400
@@ -51,7 +52,7 @@ def discover(address: str, token: str, timeout: float | None) -> m.Discovered:
         socket.setsockopt(zmq.HANDSHAKE_IVL, 1000)
         socket.setsockopt(zmq.MAXMSGSIZE, 1 << 20)
         socket.connect(f"tcp://{host}:{port}")
-        socket.send(m.encode(m.Envelope(m.PROTOCOL, 0, 0, [], m.Discover(token))))
+        socket.send(wire.encode(m.Envelope(m.PROTOCOL, 0, 0, [], m.Discover(token))))
         while True:
             left = deadline - time.monotonic()
             if left <= 0 or not socket.poll(min(left, 3600.0) * 1000):
@@ -61,7 +62,7 @@ def discover(address: str, token: str, timeout: float | None) -> m.Discovered:
                     f"no gear-server answered at {host}:{port} within {timeout:g} s; start one with "
                     f"`gear-server --port {port}` or check the address"
                 )
-            body = m.decode_answer(socket.recv_multipart()).body
+            body = wire.decode_answer(socket.recv_multipart()).body
             if isinstance(body, m.Failed):
                 raise body.error()
             if isinstance(body, m.Discovered):

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gear.errors import Closed, DeadlineExceeded, DeviceError, GearError, SchemaError, TableMismatch, TableNotFound
-from gear.storage.layout import BEGIN, COMMIT_ENTRY, Grant
+from gear.storage.fields import BEGIN
+from gear.storage.layout import COMMIT_ENTRY, Grant
 from gear.storage.queue import CommitDone, RequestQueue
 from gear.storage.table import StoredTable
 from gear.transport.base import OpenTable
@@ -202,8 +203,8 @@ class InprocSession:
         deadline = _deadline(timeout)
         with self._changed:
             local = self._local(table)
-            if local.stored.next_expiry <= time.time():
-                self._tell(local, local.stored.expire_pins(time.time()))
+            if local.stored.pins.next_expiry <= time.time():
+                self._tell(local, local.stored.pins.expire(time.time()))
             selection: Selection = self._await(
                 local, deadline, lambda done: local.queue.select(local.client, size, parties, ttl, deadline, done)
             )
@@ -213,14 +214,14 @@ class InprocSession:
         """Join the pin of a selection."""
         with self._changed:
             local = self._local(table)
-            local.stored.hold(local.client, selection.pin)
+            local.stored.pins.hold(local.client, selection.pin)
 
     def release(self, table: OpenTable, selection: Selection, delivered: bool) -> None:
         """End this party's hold, at once."""
         with self._changed:
             local = self._local(table)
             local.revoked.discard(selection.pin)
-            local.stored.release(local.client, selection.pin, delivered)
+            local.stored.pins.release(local.client, selection.pin, delivered)
             self._advance(local)
 
     def revoked(self, table: OpenTable, selection: Selection) -> bool:
@@ -285,9 +286,9 @@ class InprocSession:
             if now >= deadline:
                 local.queue.expire(now)
                 continue
-            self._sleep(min(deadline - now, max(0.0, local.stored.next_expiry - time.time()) + 1e-3))
-            if local.stored.next_expiry <= time.time():
-                self._tell(local, local.stored.expire_pins(time.time()))
+            self._sleep(min(deadline - now, max(0.0, local.stored.pins.next_expiry - time.time()) + 1e-3))
+            if local.stored.pins.next_expiry <= time.time():
+                self._tell(local, local.stored.pins.expire(time.time()))
         if isinstance(results[0], GearError):
             raise results[0]
         return results[0]
@@ -315,7 +316,7 @@ class InprocSession:
         for client, pin in told:
             local.revoked.add(pin)
             if pin not in local.open.reading:
-                local.stored.release(client, pin, False)
+                local.stored.pins.release(client, pin, False)
         if told:
             self._advance(local)
 

@@ -1,20 +1,17 @@
-"""The wire: every message there is, with one decoder per direction that validates everything.
+"""Every message there is, as data: what clients ask, what shards answer, and the envelopes of both.
 
 A message is ``[header, raw buffer, ...]``. The header is msgpack: an array that starts with the protocol
-version and the request number in every version there will ever be, so that two versions can tell each other
-apart. Nothing here knows sockets or tables, and nothing is ever decoded by any other means.
+version and the request number in every version there will ever be. `wire` encodes, decodes and validates.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Union
+from typing import Annotated, ClassVar
 
 import msgspec
-import numpy as np
 from msgspec import Meta
 
-from gear.errors import GearError, ProtocolError, by_name
-from gear.storage.layout import COMMIT_ENTRY
+from gear.errors import GearError, by_name
 
 PROTOCOL = 1
 """Version of the wire, raised with every incompatible change."""
@@ -36,7 +33,7 @@ Release = tuple[Index, Number, bool]
 """A hold that ended: table, pin, delivered."""
 
 
-class Message(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+class Message(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """Base of all messages: a tagged array; `FRAMES` raw buffers follow the header."""
 
     FRAMES: ClassVar[int] = 0
@@ -69,24 +66,32 @@ class Goodbye(Message, tag=4):
 
 
 class CreateTable(Message, tag=5):
+    """Create a table, or find an equal one."""
+
     table: Annotated[bytes, Meta(max_length=1 << 20)]
 
 
 class OpenTable(Message, tag=6):
-    name: Union[Name, None]
+    """The table of that name, or the only one."""
+
+    name: Name | None
 
 
 class Lease(Message, tag=7):
+    """Up to that many blocks and slots."""
+
     table: Index
     blocks: Count
     slots: Count
 
 
 class Allocate(Message, tag=8):
+    """Exactly that many blocks and slots."""
+
     table: Index
     blocks: Count
     slots: Count
-    timeout: Union[Seconds, None]
+    timeout: Seconds | None
 
 
 class GiveBack(Message, tag=9):
@@ -114,14 +119,18 @@ class Withdraw(Message, tag=11):
 
 
 class Select(Message, tag=12):
+    """Draw and pin items."""
+
     table: Index
     size: Annotated[int, Meta(ge=1, le=MAX_ITEMS)]
     parties: Annotated[int, Meta(ge=1, le=65535)]
     ttl: Seconds
-    timeout: Union[Seconds, None]
+    timeout: Seconds | None
 
 
 class Hold(Message, tag=13):
+    """Join a pin."""
+
     table: Index
     pin: Number
 
@@ -134,11 +143,13 @@ class Update(Message, tag=14):
 
 
 class Reset(Message, tag=15):
+    """Drop every trajectory."""
+
     table: Index
 
 
 class Info(Message, tag=16):
-    pass
+    """Figures of the shard."""
 
 
 class Releases(Message, tag=17):
@@ -151,10 +162,10 @@ class Explain(Message, tag=18):
     table: Index
 
 
-Request = Union[
-    Discover, Hello, Attach, Goodbye, CreateTable, OpenTable, Lease, Allocate, GiveBack, Commit, Withdraw,
-    Select, Hold, Update, Reset, Info, Releases, Explain,
-]  # fmt: skip
+Request = (
+    Discover | Hello | Attach | Goodbye | CreateTable | OpenTable | Lease | Allocate | GiveBack | Commit
+    | Withdraw | Select | Hold | Update | Reset | Info | Releases | Explain
+)  # fmt: skip
 
 
 # From the supervisor or a shard to a client.
@@ -168,6 +179,7 @@ class Failed(Message, tag=100):
     sequence: Number = 0
 
     def error(self) -> GearError:
+        """The exception that says so."""
         return by_name.get(self.kind, GearError)(self.message)
 
 
@@ -180,6 +192,8 @@ class Shard(Message, tag=99):
 
 
 class Discovered(Message, tag=101):
+    """Where the shards are, and after how many silent seconds a client is lost."""
+
     name: Text
     heartbeat: Seconds
     shards: Annotated[list[Shard], Meta(min_length=1, max_length=256)]
@@ -194,10 +208,12 @@ class Welcome(Message, tag=102):
 
 
 class Done(Message, tag=103):
-    pass
+    """It happened."""
 
 
 class Opened(Message, tag=104):
+    """A table, and where its segment lies."""
+
     table: Annotated[bytes, Meta(max_length=1 << 20)]
     index: Index
     shard: Index
@@ -237,6 +253,8 @@ class Selected(Message, tag=108):
 
 
 class Updated(Message, tag=109):
+    """Outcome of an update."""
+
     applied: Count
     stale: Count
 
@@ -248,6 +266,8 @@ class Informed(Message, tag=110):
 
 
 class Explained(Message, tag=113):
+    """What inserts wait for."""
+
     text: Text
 
 
@@ -265,13 +285,13 @@ class Revoke(Message, tag=112):
     pins: list[Number]
 
 
-Reply = Union[
-    Failed, Discovered, Welcome, Done, Opened, Granted, Committed, Withdrawn, Selected, Updated, Informed,
-    Recall, Revoke, Explained,
-]  # fmt: skip
+Reply = (
+    Failed | Discovered | Welcome | Done | Opened | Granted | Committed | Withdrawn | Selected | Updated
+    | Informed | Recall | Revoke | Explained
+)  # fmt: skip
 
 
-class Envelope(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+class Envelope(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """What a client sends. Request numbers rise by one; all below `answered` have their reply."""
 
     version: int
@@ -281,113 +301,9 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fiel
     body: Request
 
 
-class Answer(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+class Answer(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """What a client receives; request 0 is a push."""
 
     version: int
     request: Number
     body: Reply
-
-
-class _Prefix(msgspec.Struct, array_like=True, frozen=True):
-    """What the headers of all protocol versions have in common."""
-
-    version: int
-    request: Number
-
-
-encode = msgspec.msgpack.Encoder().encode
-_requests = msgspec.msgpack.Decoder(Envelope)
-_answers = msgspec.msgpack.Decoder(Answer)
-_prefixes = msgspec.msgpack.Decoder(_Prefix)
-
-
-def request_number(header: bytes) -> int | None:
-    """The request number of a header whatever its version, None if the bytes are no header."""
-    try:
-        return _prefixes.decode(header).request
-    except (msgspec.DecodeError, RecursionError):
-        return None
-
-
-def _decode(decoder: Any, parts: list[bytes], sender: str) -> Any:
-    if not parts:
-        raise ProtocolError(f"expected a message from the {sender}, got an empty one")
-    try:
-        envelope = decoder.decode(parts[0])
-    except (msgspec.DecodeError, RecursionError) as error:
-        envelope, reason = None, error
-    version = envelope.version if envelope is not None else _version(parts[0])
-    if version is not None and version != PROTOCOL:
-        raise ProtocolError(
-            f"the {sender} speaks protocol version {version}, this end speaks {PROTOCOL}; "
-            "install the same release of gear-replay at both ends"
-        )
-    if envelope is None:
-        raise ProtocolError(f"expected a message of protocol version {PROTOCOL} from the {sender}: {reason}")
-    expected = envelope.body.FRAMES
-    if len(parts) - 1 != expected:
-        raise ProtocolError(
-            f"{type(envelope.body).__name__}: expected {expected} buffers behind the header, got {len(parts) - 1}"
-        )
-    return envelope
-
-
-def _version(header: bytes) -> int | None:
-    try:
-        return _prefixes.decode(header).version
-    except (msgspec.DecodeError, RecursionError):
-        return None
-
-
-def decode_request(parts: list[bytes]) -> Envelope:
-    """The envelope of a client's message; its buffers are ``parts[1:]``.
-
-    Raises
-    ------
-    ProtocolError
-        If the bytes are no request of this protocol version.
-    """
-    envelope: Envelope = _decode(_requests, parts, "client")
-    return envelope
-
-
-def decode_answer(parts: list[bytes]) -> Answer:
-    """The envelope of a server's message; its buffers are ``parts[1:]``.
-
-    Raises
-    ------
-    ProtocolError
-        If the bytes are no answer of this protocol version.
-    """
-    answer: Answer = _decode(_answers, parts, "server")
-    return answer
-
-
-def array(frame: bytes, dtype: Any, most: int, what: str) -> np.ndarray:
-    """A raw buffer as a new, writable array of at most `most` elements.
-
-    Raises
-    ------
-    ProtocolError
-        If the size does not fit.
-    """
-    size = np.dtype(dtype).itemsize
-    count, rest = divmod(len(frame), size)
-    if rest or count > most:
-        raise ProtocolError(f"{what}: expected at most {most} elements of {size} bytes, got {len(frame)} bytes")
-    return np.frombuffer(frame, dtype).copy()
-
-
-def commit_arrays(parts: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Entries, blocks and priorities of a Commit; what they say is checked by the table.
-
-    Raises
-    ------
-    ProtocolError
-        If a size does not fit.
-    """
-    entries = array(parts[1], COMMIT_ENTRY, MAX_ENTRIES, "Commit entries")
-    blocks = array(parts[2], np.int32, MAX_ROWS, "Commit blocks")
-    priorities = array(parts[3], np.float64, MAX_ROWS, "Commit priorities")
-    return entries, blocks, priorities

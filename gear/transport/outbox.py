@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gear.storage.layout import BEGIN, COMMIT_ENTRY
+from gear.storage.fields import BEGIN
+from gear.storage.layout import COMMIT_ENTRY
 from gear.transport import messages as m
+from gear.transport.wire import array as array_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -132,8 +134,8 @@ class Outbox:
             self.committed = max(self.committed, answer.sequence)
             if answer.lost:
                 self.table.lost.update(answer.lost)
-            self._spare_blocks.extend(m.array(call.frames[0], np.int32, m.MAX_ROWS, "leases").tolist())
-            self._spare_slots.extend(m.array(call.frames[1], np.int32, m.MAX_ROWS, "leases").tolist())
+            self._spare_blocks.extend(array_of(call.frames[0], np.int32, m.MAX_ROWS, "leases").tolist())
+            self._spare_slots.extend(array_of(call.frames[1], np.int32, m.MAX_ROWS, "leases").tolist())
         elif isinstance(answer, m.Failed):
             self.committed = max(self.committed, answer.sequence)
             self._refused = [*self._refused[-_REMEMBERED:], _Refusal(max(first, answer.sequence + 1), last, answer)]

@@ -31,6 +31,7 @@ from gear.transport.conversation import Call, Conversation
 from gear.transport.discovery import discover, parse_address
 from gear.transport.door import Door
 from gear.transport.outbox import WINDOW, Outbox
+from gear.transport.wire import array
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -122,10 +123,10 @@ class RemoteSession:
             talk = Conversation(self._endpoint, self._heartbeat, identity, self._token, alive, pushed)
             try:
                 with talk.lock:
-                    if not talk.until(lambda: talk.up, deadline):
+                    if not talk.until(lambda: talk.link.up, deadline):
                         raise ConnectionLost(f"the shard at {self._endpoint} did not answer within {timeout:g} s")
-                    assert talk.welcome is not None
-                    self._door = Door(talk.welcome.directory)
+                    assert talk.link.welcome is not None
+                    self._door = Door(talk.link.welcome.directory)
                     self._door.enter(identity)
                     talk.ask(m.Attach(self._door.nonce), deadline)
             except BaseException:
@@ -200,7 +201,7 @@ class RemoteSession:
             except BaseException:
                 box.keep(mine, slot)
                 raise
-            return Grant(*(np.concatenate([np.array(a, np.int32), b]) for a, b in zip((mine, slot), more)))
+            return Grant(*(np.concatenate([np.array(a, np.int32), b]) for a, b in zip((mine, slot), more, strict=True)))
 
     def allocate(self, table: OpenTable, blocks: int, slots: int, timeout: float | None) -> Grant:
         """Exactly that many, for a commit that follows."""
@@ -393,7 +394,7 @@ class RemoteSession:
         with talk.lock:
             if not talk.led:
                 talk.look()
-            if talk.releases and time.monotonic() - talk.used >= PROMPT and talk.up:
+            if talk.releases and time.monotonic() - talk.used >= PROMPT and talk.link.up:
                 talk.post(m.Releases())
             return bool(talk.releases) or any(box.count for box in self._boxes.values())
 
@@ -430,7 +431,7 @@ def _expect(call: Call, kind: Any) -> Any:
 
 def _grant(call: Call) -> Grant:
     _expect(call, m.Granted)
-    return Grant(*(m.array(frame, np.int32, m.MAX_ROWS, "leases") for frame in call.frames))
+    return Grant(*(array(frame, np.int32, m.MAX_ROWS, "leases") for frame in call.frames))
 
 
 def _keep(box: Outbox, call: Call) -> None:

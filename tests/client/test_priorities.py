@@ -68,7 +68,9 @@ def test_items_of_ended_trajectories_of_1_4_and_9_steps(item, counts):
     assert [item_count(table, steps) for steps in (1, 4, 9)] == counts
 
 
-@pytest.mark.parametrize("item", [gear.Whole(), gear.Step(3), gear.Window(4), gear.Window(4, 3, "tail"), gear.Window(4, 2, "head")])
+@pytest.mark.parametrize(
+    "item", [gear.Whole(), gear.Step(3), gear.Window(4), gear.Window(4, 3, "tail"), gear.Window(4, 2, "head")]
+)
 @pytest.mark.parametrize("steps", [1, 3, 4, 5, 9])
 def test_the_table_counts_items_the_same_way(item, steps):
     table = gear.Table("t", columns=[gear.Column("x")], capacity=gear.Steps(100), item=item)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gear.kernels import records
-from gear.storage import layout
+from gear.storage import fields as layout
 
 
 @pytest.mark.parametrize("name", ["FAN", "BLOCK_FIELDS", "GENERATION", "SLOT", "ORDINAL", "NEXT", "PREVIOUS", "OWNER"])

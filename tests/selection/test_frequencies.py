@@ -18,7 +18,7 @@ def draw(actor: Actor, size: int):
     """A selection of `size` items, released at once."""
     selections: list = []
     actor.queue.select(actor.client, size, 1, 60.0, time.monotonic() + 60, selections.append)
-    actor.stored.release(actor.client, selections[0].pin, delivered=True)
+    actor.stored.pins.release(actor.client, selections[0].pin, delivered=True)
     return selections[0]
 
 

@@ -11,13 +11,8 @@ import time
 import numpy as np
 
 from gear.schema import Column, Table
-from gear.storage.layout import (
-    BEGIN,
-    COMMIT_ENTRY,
-    END,
-    NEXT,
-    TERMINATED,
-)
+from gear.storage.fields import BEGIN, END, NEXT, TERMINATED
+from gear.storage.layout import COMMIT_ENTRY
 from gear.storage.queue import RequestQueue
 from gear.storage.table import StoredTable
 

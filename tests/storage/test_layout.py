@@ -26,8 +26,8 @@ from gear.schema import (
     from_bytes,
     to_bytes,
 )
-from gear.storage import layout as m
-from gear.storage.layout import Layout, tree_starts
+from gear.storage import fields as f
+from gear.storage.layout import ALIGN, HUGE_PAGE, Layout, tree_starts
 from tests.strategies import tables
 
 MUJOCO = [Column("obs", (17,)), Column("action", (6,)), Column("reward"), Column("done", (), "bool")]
@@ -54,7 +54,7 @@ def layout_of(made: Table) -> Layout:
 def test_regions_follow_each_other_aligned_without_overlap_and_end_in_the_segment(made):
     layout = layout_of(made)
     regions = sorted(layout.regions.values(), key=lambda r: (r.offset, r.nbytes))
-    assert all(r.offset % m.ALIGN == 0 for r in regions)
+    assert all(r.offset % ALIGN == 0 for r in regions)
     assert all(a.offset + a.nbytes <= b.offset for a, b in zip(regions, regions[1:], strict=False))
     assert regions[-1].offset + regions[-1].nbytes <= layout.nbytes
     assert layout.nbytes % 4096 == 0
@@ -70,19 +70,19 @@ def test_the_directory_ends_before_the_arena_which_starts_on_a_page(made):
 
 
 def test_a_large_arena_starts_on_a_huge_page():
-    assert Layout(table(capacity=Steps(10**7))).regions["arena"].offset % m.HUGE_PAGE == 0
+    assert Layout(table(capacity=Steps(10**7))).regions["arena"].offset % HUGE_PAGE == 0
 
 
 @given(tables())
 def test_params_repeat_the_layout_in_the_order_of_their_names(made):
     layout = layout_of(made)
-    params, n = layout.params, len(m.PARAMS)
+    params, n = layout.params, len(f.PARAMS)
     assert params.dtype == np.int64
-    assert len(params) == n + 2 * len(m.REGIONS)
-    named = dict(zip(m.PARAMS, params[:n].tolist(), strict=True))
+    assert len(params) == n + 2 * len(f.REGIONS)
+    named = dict(zip(f.PARAMS, params[:n].tolist(), strict=True))
     for name in ("row_bits", "block_steps", "block_bytes", "blocks", "slots", "reserve_blocks", "items_per_block"):
         assert named[name] == getattr(layout, name)
-    for name, (offset, nbytes) in zip(m.REGIONS, params[n:].reshape(-1, 2).tolist(), strict=True):
+    for name, (offset, nbytes) in zip(f.REGIONS, params[n:].reshape(-1, 2).tolist(), strict=True):
         assert (offset, nbytes) == (layout.regions[name].offset, layout.regions[name].nbytes)
 
 
@@ -98,11 +98,11 @@ def test_views_are_typed_parts_of_the_segment_and_share_its_memory():
     layout = Layout(table())
     segment = np.zeros(layout.nbytes, np.uint8)
     blocks, slots = layout.view(segment, "blocks"), layout.view(segment, "slots")
-    assert (blocks.dtype, blocks.shape) == (np.int32, (layout.blocks, m.BLOCK_FIELDS))
-    assert (slots.dtype, slots.shape) == (np.int64, (layout.slots, m.SLOT_FIELDS))
-    assert layout.view(segment, "clients").shape == (m.MAX_CLIENTS, m.CLIENT_FIELDS)
-    blocks[3, m.NEXT] = 7
-    at = layout.regions["blocks"].offset + 4 * (3 * m.BLOCK_FIELDS + m.NEXT)
+    assert (blocks.dtype, blocks.shape) == (np.int32, (layout.blocks, f.BLOCK_FIELDS))
+    assert (slots.dtype, slots.shape) == (np.int64, (layout.slots, f.SLOT_FIELDS))
+    assert layout.view(segment, "clients").shape == (f.MAX_CLIENTS, f.CLIENT_FIELDS)
+    blocks[3, f.NEXT] = 7
+    at = layout.regions["blocks"].offset + 4 * (3 * f.BLOCK_FIELDS + f.NEXT)
     assert segment[at] == 7
 
 
@@ -195,17 +195,17 @@ def test_an_id_holds_every_row_and_every_generation_and_is_never_negative(made):
     assert layout.blocks * layout.block_steps <= 2**layout.row_bits
     assert layout.row_bits <= 31
     assert layout.generations >= 2**15
-    assert layout.generations < 2 ** (m.ID_LOW_BITS - layout.row_bits)
+    assert layout.generations < 2 ** (f.ID_LOW_BITS - layout.row_bits)
     assert layout.generations < 2**31  # a block's generation is an int32
-    largest = (255 << m.ID_TABLE_SHIFT) | (255 << m.ID_SHARD_SHIFT) | (layout.generations << layout.row_bits)
+    largest = (255 << f.ID_TABLE_SHIFT) | (255 << f.ID_SHARD_SHIFT) | (layout.generations << layout.row_bits)
     largest |= 2**layout.row_bits - 1
     assert 0 <= largest < 2**63
 
 
 def test_table_shard_generation_and_row_bits_do_not_overlap():
-    assert m.ID_LOW_BITS <= m.ID_SHARD_SHIFT
-    assert m.ID_SHARD_SHIFT + 8 <= m.ID_TABLE_SHIFT
-    assert m.ID_TABLE_SHIFT + 8 <= 63
+    assert f.ID_LOW_BITS <= f.ID_SHARD_SHIFT
+    assert f.ID_SHARD_SHIFT + 8 <= f.ID_TABLE_SHIFT
+    assert f.ID_TABLE_SHIFT + 8 <= 63
 
 
 @given(st.integers(1, 40), st.integers(1, 90), st.integers(1, 700))
@@ -249,9 +249,9 @@ def test_each_tree_level_has_a_place_for_the_sum_of_every_node_below(leaves):
     starts = tree_starts(leaves)
     sizes = np.diff(starts)
     assert sizes[0] >= leaves
-    assert sizes[-1] == m.FAN
-    assert all(size % m.FAN == 0 for size in sizes)
-    assert all(above * m.FAN >= below for below, above in zip(sizes, sizes[1:], strict=False))
+    assert sizes[-1] == f.FAN
+    assert all(size % f.FAN == 0 for size in sizes)
+    assert all(above * f.FAN >= below for below, above in zip(sizes, sizes[1:], strict=False))
 
 
 def test_a_prioritized_table_has_a_leaf_per_item_and_12_bytes_per_item_at_most():
@@ -276,7 +276,7 @@ def test_bytes_size_the_arena_itself_padding_included():
     assert layout.data_blocks == 10**6 // layout.block_bytes
     assert layout.data_blocks * layout.block_bytes <= 10**6
     assert layout.max_length + 1 <= layout.data_blocks * layout.block_steps
-    assert layout.params[m.PARAMS.index("capacity")] == layout.data_blocks
+    assert layout.params[f.PARAMS.index("capacity")] == layout.data_blocks
 
 
 def test_bytes_that_do_not_hold_one_block_are_refused_naming_both_sizes():
@@ -322,10 +322,10 @@ def test_mixed_lengths_take_at_most_1_10_of_their_payload_with_the_directory(cap
 
 def test_limiters_and_rules_reach_the_kernels_as_numbers():
     ratio = table(limiter=SampleToInsertRatio(2.0, 50, 100.0), item=Window(5, 2, "head"), sampler=Fifo())
-    params = dict(zip(m.PARAMS, Layout(ratio, index=3, shard=7).params.tolist(), strict=False))
+    params = dict(zip(f.PARAMS, Layout(ratio, index=3, shard=7).params.tolist(), strict=False))
     assert (params["table"], params["shard"]) == (3, 7)
     assert (params["ratio"], params["min_size"]) == (1, 50)
-    assert (params["item"], params["length"], params["stride"], params["edge"]) == (m.WINDOW, 5, 2, m.HEAD)
-    assert (params["sampler"], params["remover"]) == (m.FIFO, m.FIFO)
-    plain = dict(zip(m.PARAMS, Layout(table(limiter=MinSize(9), item=Step(3))).params.tolist(), strict=False))
-    assert (plain["ratio"], plain["min_size"], plain["item"], plain["step_n"]) == (0, 9, m.STEP, 3)
+    assert (params["item"], params["length"], params["stride"], params["edge"]) == (f.WINDOW, 5, 2, f.HEAD)
+    assert (params["sampler"], params["remover"]) == (f.FIFO, f.FIFO)
+    plain = dict(zip(f.PARAMS, Layout(table(limiter=MinSize(9), item=Step(3))).params.tolist(), strict=False))
+    assert (plain["ratio"], plain["min_size"], plain["item"], plain["step_n"]) == (0, 9, f.STEP, 3)

@@ -24,7 +24,7 @@ from gear.schema import (
     Whole,
     Window,
 )
-from gear.storage.layout import BEGIN, END, HAS_FINAL, ID_SHARD_SHIFT, ID_TABLE_SHIFT, STATE
+from gear.storage.fields import BEGIN, END, HAS_FINAL, ID_SHARD_SHIFT, STATE
 from gear.storage.queue import CommitDone
 
 from .actors import Actor, Growing, make, read
@@ -204,7 +204,7 @@ class Model(RuleBasedStateMachine):
             assert matching, (number, ts)
             position = self.position_of(selection.ids[k], number, matching)
             if isinstance(self.sampler, Fifo):
-                assert number == min(n for n, _ in items) and position == 0
+                assert (number, position) == (min(n for n, _ in items), 0)
             else:
                 assert selection.probabilities[k] == pytest.approx(masses[number, position] / total, rel=1e-9)
                 assert masses[number, position] > 0
@@ -217,7 +217,7 @@ class Model(RuleBasedStateMachine):
     def position_of(self, item_id, number, matching):
         """The position that the id names: the row of the id is the item's addressing row."""
         layout = self.stored.layout
-        assert int(item_id) >> ID_TABLE_SHIFT == 0 and int(item_id) >> ID_SHARD_SHIFT & 255 == 0
+        assert int(item_id) >> ID_SHARD_SHIFT == 0
         row = int(item_id) & ((1 << layout.row_bits) - 1)
         _, t = read(self.stored, row, 1)
         position = 0 if isinstance(self.item, Whole) else int(t[0])
@@ -228,7 +228,7 @@ class Model(RuleBasedStateMachine):
     def release(self, delivered, which):
         if which < len(self.pinned):
             selection, _ = self.pinned.pop(which)
-            self.stored.release(self.other.client, selection.pin, delivered)
+            self.stored.pins.release(self.other.client, selection.pin, delivered)
             self.actor.queue.advance()
 
     def release_all(self):
@@ -245,7 +245,7 @@ class Model(RuleBasedStateMachine):
         )
         update = self.stored.update(np.array(ids), np.array(priorities))
         expected = 0
-        for item_id, priority in zip(ids, priorities):
+        for item_id, priority in zip(ids, priorities, strict=True):
             number, position = self.seen[item_id]
             if number in self.live:
                 expected += 1
@@ -332,7 +332,7 @@ def test_an_id_is_never_issued_twice_in_200000_reuses():
     selections: list = []
     actor.queue.select(actor.client, 64, 1, 60, time.monotonic() + 1, selections.append)
     stale_ids = selections[0].ids
-    stored.release(actor.client, selections[0].pin, True)
+    stored.pins.release(actor.client, selections[0].pin, True)
     for n in range(600):
         actor.insert(n, 1)
     before = stored.layout.view(stored.segment, "tree").copy()
@@ -420,7 +420,7 @@ def test_reverb_limiter_semantics():
     assert (len(selections), len(actor.results)) == (1, 4)  # 1.5 * 4 - 1 = 5
     actor.insert(5, 1)
     assert len(actor.results) == 4
-    stored.release(actor.client, selections[0].pin, delivered=False)
+    stored.pins.release(actor.client, selections[0].pin, delivered=False)
     actor.queue.advance()
     assert stored.info()["sampled_items"] == 0
     actor.queue.select(actor.client, 3, 1, 60, time.monotonic() + 60, selections.append)
@@ -465,14 +465,14 @@ def test_items_are_used_up_after_max_times_sampled(sampler, item):
     results: list = []
     actor.queue.select(actor.client, 5, 1, 60, time.monotonic() + 60, results.append)
     returned = results.pop()
-    stored.release(actor.client, returned.pin, delivered=False)
+    stored.pins.release(actor.client, returned.pin, delivered=False)
     actor.queue.select(actor.client, 1000, 1, 60, time.monotonic() + 60, results.append)
     ids, times = np.unique(results[0].ids, return_counts=True)
     assert (len(ids), set(times)) == (items, {2})
     if isinstance(sampler, Fifo) and isinstance(item, Whole):
-        assert list(read(stored, int(s), 1)[0][0, 0] for s in results[0].starts) == [0, 0, 1, 1, 2, 2]
+        assert [read(stored, int(s), 1)[0][0, 0] for s in results[0].starts] == [0, 0, 1, 1, 2, 2]
     assert stored.info()["trajectories"] == 3
-    stored.release(actor.client, results[0].pin, delivered=True)
+    stored.pins.release(actor.client, results[0].pin, delivered=True)
     info = stored.info()
     assert (info["items"], info["trajectories"], info["consumed_trajectories"], info["held_blocks"]) == (0, 0, 3, 0)
 
@@ -529,7 +529,7 @@ def test_a_pin_past_its_deadline_returns_its_credit_and_keeps_its_rows():
     actor.insert(1, 5)
     selections: list = []
     actor.queue.select(reader.client, 1, 1, 0.0, time.monotonic() + 1, selections.append)
-    told = stored.expire_pins(time.time() + 1)
+    told = stored.pins.expire(time.time() + 1)
     assert told == [(reader.client, selections[0].pin)]
     assert stored.info()["reserved_items"] == 0
     for n in range(2, 12):
@@ -537,8 +537,8 @@ def test_a_pin_past_its_deadline_returns_its_credit_and_keeps_its_rows():
     assert (read(stored, int(selections[0].starts[0]), 5)[0] == 1).all()
     assert stored.info()["held_blocks"] > 0
     with pytest.raises(PinLost):
-        stored.hold(actor.client, selections[0].pin)
-    stored.release(reader.client, selections[0].pin, delivered=True)
+        stored.pins.hold(actor.client, selections[0].pin)
+    stored.pins.release(reader.client, selections[0].pin, delivered=True)
     assert stored.info()["held_blocks"] == 0
 
 
@@ -550,10 +550,10 @@ def test_a_selection_of_two_parties_ends_when_both_let_go():
     selections: list = []
     actor.queue.select(actor.client, 3, 2, 60.0, time.monotonic() + 1, selections.append)
     for party in parties:
-        stored.hold(party.client, selections[0].pin)
-    stored.release(parties[0].client, selections[0].pin, delivered=True)
+        stored.pins.hold(party.client, selections[0].pin)
+    stored.pins.release(parties[0].client, selections[0].pin, delivered=True)
     assert stored.info()["pins"] == 1
-    stored.release(parties[1].client, selections[0].pin, delivered=True)
+    stored.pins.release(parties[1].client, selections[0].pin, delivered=True)
     assert (stored.info()["pins"], stored.info()["sampled_items"]) == (0, 3)
 
 
@@ -594,7 +594,7 @@ def test_revoking_pins_when_blocks_run_out():
     assert "client 72727272" in actor.queue.memory_obstacle()
     for client, pin in told:
         assert client == reader.client
-        stored.release(client, pin, False)
+        stored.pins.release(client, pin, False)
     actor.queue.advance()
     assert grants
 

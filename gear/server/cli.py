@@ -1,0 +1,138 @@
+"""The command lines `gear-server` and `gear`: options in, one line out. The only place that prints."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import gear
+from gear.errors import AuthenticationError, DeviceError, GearError
+from gear.transport.discovery import DEFAULT_PORT
+
+_LEVELS = ("debug", "info", "warning", "error")
+
+
+def _print(text: str, stream: Any = None) -> None:
+    print(text, file=stream or sys.stdout, flush=True)
+
+
+def _checked(check: Any) -> Any:
+    """An argparse type whose ValueError is shown as it is."""
+
+    def convert(text: str) -> Any:
+        try:
+            return check(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return convert
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > 65535:
+        raise ValueError(f"expected a port from 0 (any free one) to 65535, got {text!r}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0.05 <= value <= 86400:
+        raise ValueError(f"expected 0.05 to 86400 seconds, got {text!r}")
+    return value
+
+
+def _server_parser() -> argparse.ArgumentParser:
+    from gear.server.config import check_name, parse_size
+
+    parser = argparse.ArgumentParser(
+        "gear-server", description="Serve experience replay tables on this host.", allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("--devices", default="cpu", help="what holds the tables: 'cpu' (GPU numbers come in a later release)")
+    add("--host", default="127.0.0.1", help="address to listen on; a token is required unless it is loopback")
+    add("--port", type=_checked(_port), default=DEFAULT_PORT, help="public port, 0 for any free one")
+    add("--name", type=_checked(check_name), default="", help="name of the server on this host (default gear-PORT)")
+    add("--memory", type=_checked(parse_size), default=None, help="most that all tables may take, such as 8GiB")
+    add("--token-file", default=None, help="file with the token that clients must give; only you may read it")
+    add("--log-level", choices=_LEVELS, default="info")
+    add("--discard", action="store_true", help="remove tables kept by an earlier server, and our own at the end")
+    add("--client-timeout", type=_checked(_seconds), default=10.0, help="seconds until a silent client is lost")
+    add("--version", action="version", version=f"gear-server {gear.__version__}")
+    return parser
+
+
+def server_main(arguments: Sequence[str] | None = None) -> int:
+    """`gear-server`. Exit codes: 0 stopped by a signal, 1 could not start or lost its shard, 2 wrong options."""
+    from gear.server import config
+    from gear.server.supervisor import Supervisor
+
+    parsed = _server_parser().parse_args(arguments)
+    logging.basicConfig(
+        level=parsed.log_level.upper(), format="%(asctime)s gear-server %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        host = config.resolve(parsed.host)
+        options = config.Options(
+            name=parsed.name,
+            host=host,
+            port=parsed.port,
+            devices=config.check_devices(parsed.devices),
+            memory=config.default_memory() if parsed.memory is None else parsed.memory,
+            token=config.read_token(parsed.token_file, host),
+            log_level=parsed.log_level,
+            discard=parsed.discard,
+            client_timeout=parsed.client_timeout,
+        )
+        return Supervisor(options, _print).run()
+    except GearError as error:
+        _print(f"gear-server: error: {error}", sys.stderr)
+        return 2 if isinstance(error, (DeviceError, AuthenticationError)) else 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`gear`: ask a running server."""
+    parser = argparse.ArgumentParser("gear", description="Ask a GEAR server.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"gear {gear.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    info = commands.add_parser("info", help="figures of a server and of its tables")
+    info.add_argument("address", help=f"HOST:PORT (default port {DEFAULT_PORT})")
+    info.add_argument("--json", action="store_true", help="as JSON")
+    info.add_argument("--token-file", default=None, help="file with the server's token (default: variable GEAR_TOKEN)")
+    info.add_argument("--timeout", type=_checked(_seconds), default=10.0)
+    parsed = parser.parse_args(arguments)
+    try:
+        figures = _figures(parsed.address, parsed.token_file, parsed.timeout)
+    except (GearError, OSError) as error:
+        _print(f"gear: error: {error}", sys.stderr)
+        return 1
+    _print(json.dumps(figures, indent=2) if parsed.json else "\n".join(_lines(figures)))
+    return 0
+
+
+def _figures(address: str, token_file: str | None, timeout: float) -> dict[str, Any]:
+    from gear.transport.shm import connect
+
+    token = os.environ.get("GEAR_TOKEN", "")
+    if token_file is not None:
+        with open(token_file, encoding="utf-8") as file:
+            token = file.read().strip()
+    session = connect(address, token, timeout)
+    try:
+        return session.info(timeout)
+    finally:
+        session.close()
+
+
+def _lines(figures: dict[str, Any], indent: str = "") -> list[str]:
+    lines = []
+    for name, value in figures.items():
+        if isinstance(value, dict):
+            lines += [f"{indent}{name}:", *_lines(value, indent + "  ")]
+        else:
+            lines.append(f"{indent}{name}: {value:.6g}" if isinstance(value, float) else f"{indent}{name}: {value}")
+    return lines

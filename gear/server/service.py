@@ -1,0 +1,321 @@
+"""What a shard does with a client's request: one short method per message, over the stored tables.
+
+It knows clients and tables and no socket. Nothing here waits: what cannot be answered now is parked with
+its table, and the answer is sent when the event comes that it waits for.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from gear.batch import Selection
+from gear.errors import GearError, ProtocolError
+from gear.server.clients import Client, Clients
+from gear.server.tables import Hosted, Tables
+from gear.storage.layout import Grant
+from gear.storage.queue import CommitDone
+from gear.transport import messages as m
+from gear.transport import wire
+
+logger = logging.getLogger(__name__)
+
+Send = Callable[[Client, int, m.Message, list[bytes]], None]
+"""Sends (client, request number or 0, body, buffers)."""
+
+_RECLAIM_SECONDS = 0.05
+_NOTHING: list[bytes] = []
+
+
+class Service:
+    """The tables of a shard and the requests on them.
+
+    Parameters
+    ----------
+    directory : Path
+        Where segments are made.
+    memory : int
+        Bytes that all segments together may take.
+    clients : Clients
+    send : see `Send`
+    wake : () -> None
+        Called from another thread when `finish` has something to do.
+    about : () -> dict
+        Figures of the process for `info`.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        memory: int,
+        clients: Clients,
+        send: Send,
+        wake: Callable[[], None],
+        about: Callable[[], dict[str, Any]],
+    ) -> None:
+        self.tables = Tables(directory, memory, wake)
+        self._clients, self._send, self._about = clients, send, about
+        self._handlers: dict[type, Callable[[Client, int, Any, list[bytes]], None]] = {
+            m.Attach: self._attach,
+            m.Goodbye: self._goodbye,
+            m.CreateTable: self._create_table,
+            m.OpenTable: self._open_table,
+            m.Lease: self._lease,
+            m.Allocate: self._allocate,
+            m.GiveBack: self._give_back,
+            m.Commit: self._commit,
+            m.Withdraw: self._withdraw,
+            m.Select: self._select,
+            m.Hold: self._hold,
+            m.Update: self._update,
+            m.Reset: self._reset,
+            m.Info: self._info,
+            m.Releases: self._done,
+            m.Explain: self._explain,
+        }
+
+    def handle(self, client: Client, envelope: m.Envelope, parts: list[bytes]) -> None:
+        """Do a request, once; its answer is sent now or later."""
+        request, body = envelope.request, envelope.body
+        try:
+            if envelope.releases:
+                self._release(client, envelope.releases)
+            handler = self._handlers.get(type(body))
+            if handler is None:
+                raise ProtocolError(f"{type(body).__name__} is not for a shard")
+            if client.lock is None and type(body) not in (m.Attach, m.Goodbye, m.Info, m.Releases):
+                raise ProtocolError(f"{type(body).__name__} came before Attach: prove shared memory first")
+            handler(client, request, body, parts)
+        except GearError as error:
+            self._refuse(client, request, error)
+        except Exception as error:  # a bug of ours must not take down everybody else's tables
+            logger.exception("request %s of client %s failed", type(body).__name__, client.identity.hex()[:8])
+            self._refuse(client, request, GearError(f"internal error of the server: {error!r}; see its log"))
+
+    # Clients
+
+    def suspend(self, client: Client) -> None:
+        """The client fell silent: what it holds is quarantined."""
+        for index, row in client.rows.items():
+            self.tables[index].stored.suspend(row)
+
+    def resume(self, client: Client) -> None:
+        """The client is back; it is told again what it may have missed."""
+        for index in client.rows:
+            hosted = self.tables[index]
+            row = client.rows[index] = hosted.stored.attach(client.identity)
+            hosted.clients[row] = client
+            hosted.stored.resume(row)
+        for index, pin in sorted(client.told):
+            self._send(client, 0, m.Revoke(index, [pin]), _NOTHING)
+
+    def fence(self, client: Client) -> None:
+        """The client can touch nothing any more: everything it held is free."""
+        for index, row in client.rows.items():
+            hosted = self.tables[index]
+            hosted.queue.forget(row)
+            hosted.stored.fence(row)
+            hosted.clients.pop(row, None)
+            hosted.queue.advance()
+        client.rows.clear()
+        self._clients.remove(client)
+
+    def _row(self, client: Client, index: int) -> tuple[Hosted, int]:
+        """A table and the client's number in it."""
+        hosted = self.tables.get(index)
+        if hosted is None:
+            raise ProtocolError(f"there is no table number {index} on this shard")
+        row = client.rows.get(index)
+        if row is None:
+            row = client.rows[index] = hosted.stored.attach(client.identity)
+            hosted.clients[row] = client
+        return hosted, row
+
+    # Time
+
+    def tick(self, now: float) -> None:
+        """Do what is due by `time.monotonic()`: deadlines, expired pins, revocations."""
+        for hosted in self.tables:
+            hosted.queue.expire(now)
+            if hosted.stored.pins.next_expiry <= time.time():
+                self._revoke(hosted, hosted.stored.pins.expire(time.time()))
+                hosted.queue.advance()
+            if hosted.queue.starved and now >= hosted.reclaim_at:
+                hosted.reclaim_at = now + _RECLAIM_SECONDS
+                self._revoke(hosted, hosted.stored.reclaim())
+                for row, blocks in hosted.stored.recall_leases():
+                    if row in hosted.clients:
+                        self._send(hosted.clients[row], 0, m.Recall(hosted.index, blocks), _NOTHING)
+
+    def next_due(self, now: float) -> float | None:
+        """Seconds until `tick` has something to do."""
+        due = []
+        for hosted in self.tables:
+            deadline, expiry = hosted.queue.next_deadline(), hosted.stored.pins.next_expiry
+            if deadline is not None and deadline != float("inf"):
+                due.append(deadline - now)
+            if expiry != float("inf"):
+                due.append(expiry - time.time())
+            if hosted.queue.starved:
+                due.append(hosted.reclaim_at - now)
+        return max(0.0, min(due)) if due else None
+
+    def _revoke(self, hosted: Hosted, told: list[tuple[int, int]]) -> None:
+        by_client: dict[int, list[int]] = {}
+        for row, pin in told:
+            by_client.setdefault(row, []).append(pin)
+        for row, pins in by_client.items():
+            client = hosted.clients.get(row)
+            if client is not None:
+                client.told.update((hosted.index, pin) for pin in pins)
+                self._send(client, 0, m.Revoke(hosted.index, pins), _NOTHING)
+
+    # Requests
+
+    def _refuse(self, client: Client, request: int, error: GearError, sequence: int = 0) -> None:
+        self._send(client, request, m.Failed(type(error).__name__, str(error), sequence), _NOTHING)
+
+    def _done(self, client: Client, request: int, body: m.Message, parts: list[bytes]) -> None:
+        self._send(client, request, m.Done(), _NOTHING)
+
+    def _attach(self, client: Client, request: int, body: m.Attach, parts: list[bytes]) -> None:
+        self._clients.attach(client, body.nonce)
+        self._send(client, request, m.Done(), _NOTHING)
+
+    def _goodbye(self, client: Client, request: int, body: m.Goodbye, parts: list[bytes]) -> None:
+        self._send(client, request, m.Done(), _NOTHING)
+        self.fence(client)
+
+    def _release(self, client: Client, releases: list[m.Release]) -> None:
+        touched = set()
+        for index, pin, delivered in releases:
+            row = client.rows.get(index)
+            if row is not None:
+                hosted = self.tables[index]
+                hosted.stored.pins.release(row, pin, delivered)
+                client.told.discard((index, pin))
+                touched.add(hosted)
+        for hosted in touched:
+            hosted.queue.advance()
+
+    def _create_table(self, client: Client, request: int, body: m.CreateTable, parts: list[bytes]) -> None:
+        def made(result: Hosted | GearError) -> None:
+            if isinstance(result, GearError):
+                self._refuse(client, request, result)
+            else:
+                self._opened(client, request, result)
+
+        self.tables.create(body.table, made)
+
+    def _open_table(self, client: Client, request: int, body: m.OpenTable, parts: list[bytes]) -> None:
+        self._opened(client, request, self.tables.find(body.name))
+
+    def _opened(self, client: Client, request: int, hosted: Hosted) -> None:
+        row = self._row(client, hosted.index)[1]
+        layout = hosted.stored.layout
+        committed = hosted.stored.committed(row)
+        answer = m.Opened(hosted.spec, hosted.index, layout.shard, str(hosted.stored.path), layout.nbytes, committed)
+        self._send(client, request, answer, _NOTHING)
+
+    def _lease(self, client: Client, request: int, body: m.Lease, parts: list[bytes]) -> None:
+        hosted, row = self._row(client, body.table)
+        self._send(client, request, m.Granted(), _frames(hosted.stored.lease(row, body.blocks, body.slots)))
+
+    def _allocate(self, client: Client, request: int, body: m.Allocate, parts: list[bytes]) -> None:
+        hosted, row = self._row(client, body.table)
+
+        def done(result: Grant | GearError) -> None:
+            if isinstance(result, GearError):
+                self._refuse(client, request, result)
+            else:
+                self._send(client, request, m.Granted(), _frames(result))
+
+        hosted.queue.allocate(row, body.blocks, body.slots, _deadline(body.timeout), done)
+
+    def _give_back(self, client: Client, request: int, body: m.GiveBack, parts: list[bytes]) -> None:
+        hosted, row = self._row(client, body.table)
+        blocks, slots = (wire.array(frame, np.int32, m.MAX_ROWS, "GiveBack") for frame in parts[1:])
+        try:
+            hosted.stored.give_back(row, blocks, slots)
+        finally:
+            hosted.queue.advance()
+        self._send(client, request, m.Done(), _NOTHING)
+
+    def _commit(self, client: Client, request: int, body: m.Commit, parts: list[bytes]) -> None:
+        hosted, row = self._row(client, body.table)
+        entries, blocks, priorities = wire.commit_arrays(parts)
+
+        def done(result: CommitDone | GearError) -> None:
+            stored = hosted.stored
+            if isinstance(result, GearError):
+                self._refuse(client, request, result, stored.committed(row))
+                return
+            wanted = (0, 0) if client.silent else (body.want_blocks, body.want_slots)
+            grant = stored.lease(row, *wanted) if wanted != (0, 0) else None
+            frames = _frames(grant) if grant is not None else [b"", b""]
+            self._send(client, request, m.Committed(result.sequence, result.lost), frames)
+
+        hosted.queue.commit(row, entries, blocks, priorities, done)
+
+    def _withdraw(self, client: Client, request: int, body: m.Withdraw, parts: list[bytes]) -> None:
+        hosted, row = self._row(client, body.table)
+        self._send(client, request, m.Withdrawn(hosted.queue.withdraw(row, body.first, body.last)), _NOTHING)
+
+    def _select(self, client: Client, request: int, body: m.Select, parts: list[bytes]) -> None:
+        hosted, row = self._row(client, body.table)
+
+        def done(result: Selection | GearError) -> None:
+            if isinstance(result, GearError):
+                self._refuse(client, request, result)
+                return
+            answer = m.Selected(result.pin, result.parties, result.smallest, result.deadline)
+            arrays = (result.ids, result.probabilities, result.starts, result.lengths)
+            self._send(client, request, answer, [b"".join([a.tobytes() for a in arrays])])
+
+        hosted.queue.select(row, body.size, body.parties, body.ttl, _deadline(body.timeout), done)
+
+    def _hold(self, client: Client, request: int, body: m.Hold, parts: list[bytes]) -> None:
+        hosted, row = self._row(client, body.table)
+        hosted.stored.pins.hold(row, body.pin)
+        self._send(client, request, m.Done(), _NOTHING)
+
+    def _update(self, client: Client, request: int, body: m.Update, parts: list[bytes]) -> None:
+        hosted, _ = self._row(client, body.table)
+        ids = wire.array(parts[1], np.int64, m.MAX_ITEMS, "Update ids")
+        update = hosted.stored.update(ids, wire.array(parts[2], np.float64, m.MAX_ITEMS, "Update priorities"))
+        hosted.queue.advance()
+        self._send(client, request, m.Updated(update.applied, update.stale), _NOTHING)
+
+    def _reset(self, client: Client, request: int, body: m.Reset, parts: list[bytes]) -> None:
+        hosted, _ = self._row(client, body.table)
+        hosted.stored.reset()
+        hosted.queue.advance()
+        self._send(client, request, m.Done(), _NOTHING)
+
+    def _explain(self, client: Client, request: int, body: m.Explain, parts: list[bytes]) -> None:
+        hosted, _ = self._row(client, body.table)
+        self._send(client, request, m.Explained(hosted.queue.insert_obstacle()[:4096]), _NOTHING)
+
+    def _info(self, client: Client, request: int, body: m.Info, parts: list[bytes]) -> None:
+        figures = self._about() | {
+            "pid": os.getpid(),
+            "clients": {"connected": len(self._clients) - self._clients.silent, "silent": self._clients.silent},
+            "segment_bytes": self.tables.nbytes,
+            "tables": {hosted.name: hosted.stored.info() for hosted in self.tables},
+        }
+        self._send(client, request, m.Informed(msgspec.msgpack.encode(figures)), _NOTHING)
+
+
+def _deadline(timeout: float | None) -> float:
+    return float("inf") if timeout is None else time.monotonic() + timeout
+
+
+def _frames(grant: Grant) -> list[bytes]:
+    return [grant.blocks.tobytes(), grant.slots.tobytes()]

@@ -1,0 +1,271 @@
+"""A shard: the process that owns the tables of one device, one thread around one poll.
+
+`python -m gear.server.shard` reads its options as one line of JSON, says on one line that it serves, and
+serves until SIGTERM. It outlives its supervisor. No message, whatever is in it, may end it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+import resource
+import secrets
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+import gear
+from gear.errors import GearError, ProtocolError
+from gear.server import runtime
+from gear.server.clients import Client, Clients
+from gear.server.config import Ready, ShardOptions
+from gear.server.service import Service
+from gear.server.warm import warm
+from gear.transport import messages as m
+from gear.transport import wire
+from gear.transport.channel import readable
+from gear.transport.door import DOOR, NONCE_BYTES, locked_file
+
+logger = logging.getLogger(__name__)
+
+_ROUND = 256
+"""Messages handled before timers are looked at."""
+
+_PUSH = 0
+_MONITORED = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
+
+
+class Shard:
+    """The sockets of a shard and its loop."""
+
+    def __init__(self, options: ShardOptions) -> None:
+        self._options = options
+        self._directory = Path(options.directory)
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        self._door = locked_file(self._directory / DOOR, nonce)
+        self._identity = secrets.token_bytes(16)
+        self._context = zmq.Context()
+        self._router: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        self._monitor = self._configure(self._router)
+        path = str(self._directory / f"shard-{options.index}")
+        self._router.bind(f"ipc://{path}")
+        os.chmod(path, 0o600)
+        self.ready = Ready(self._router.bind_to_random_port(f"tcp://{options.host}"), path)
+        self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._poll = select.poll()
+        for descriptor in (int(self._router.fd), int(self._monitor.fd), self._wake_reader):
+            self._poll.register(descriptor, select.POLLIN)
+        self._clients = Clients(self._directory, nonce)
+        self._service = Service(self._directory, options.memory, self._clients, self._send, self.wake, self._about)
+        self._live: set[int] = set()
+        self._stopping = False
+        self._started = time.time()
+        self._received = self._refused = self._dropped = 0
+
+    def _configure(self, router: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
+        timeout = int(self._options.client_timeout * 1000)
+        router.linger = 0
+        router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        router.setsockopt(zmq.MAXMSGSIZE, m.MAX_FRAME)
+        router.setsockopt(zmq.SNDHWM, 100_000)
+        router.setsockopt(zmq.RCVHWM, 10_000)
+        router.setsockopt(zmq.BACKLOG, 1024)
+        router.setsockopt(zmq.HANDSHAKE_IVL, max(1000, timeout))
+        router.setsockopt(zmq.HEARTBEAT_IVL, max(1, timeout // 3))
+        router.setsockopt(zmq.HEARTBEAT_TIMEOUT, max(1, timeout))
+        return router.get_monitor_socket(_MONITORED)
+
+    def wake(self) -> None:
+        """End the poll; from any thread or signal handler."""
+        try:
+            os.write(self._wake_writer, b"\0")
+        except BlockingIOError:
+            pass
+
+    def stop(self) -> None:
+        """End `serve` soon."""
+        self._stopping = True
+        self.wake()
+
+    # The loop
+
+    def serve(self) -> None:
+        """Serve until `stop`."""
+        more = False
+        while not self._stopping:
+            now = time.monotonic()
+            self._poll.poll(0 if more else self._patience(now))
+            try:
+                os.read(self._wake_reader, 4096)
+            except BlockingIOError:
+                pass
+            self._service.tables.finish()
+            self._hear_connections()
+            more = self._hear_messages()
+            now = time.monotonic()
+            self._service.tick(now)
+            for client in self._clients.dead(now):
+                logger.info("client %s is dead, what it held is free", client.identity.hex()[:8])
+                self._service.fence(client)
+
+    def _patience(self, now: float) -> int | None:
+        """Milliseconds until something is due."""
+        due = [t for t in (self._service.next_due(now),) if t is not None]
+        check = self._clients.next_check()
+        if check is not None:
+            due.append(max(0.0, check - now))
+        return int(min(min(due), 3600.0) * 1000) + 1 if due else None
+
+    def _hear_connections(self) -> None:
+        """Take in who connected and whose connection broke: always before messages, as descriptors are reused."""
+        while readable(self._monitor):
+            event = recv_monitor_message(self._monitor)
+            descriptor = event["value"]
+            if event["event"] == zmq.EVENT_ACCEPTED:
+                self._live.add(descriptor)
+            else:
+                self._live.discard(descriptor)
+                client = self._clients.lost(descriptor)
+                if client is not None:
+                    logger.info("client %s fell silent", client.identity.hex()[:8])
+                    self._service.suspend(client)
+
+    def _hear_messages(self) -> bool:
+        """Handle what has arrived; whether more may be there."""
+        router = self._router
+        for _ in range(_ROUND):
+            if not readable(router):
+                return False
+            try:
+                route = router.recv(zmq.NOBLOCK, copy=False)
+                parts = router.recv_multipart(zmq.NOBLOCK) if route.more else []
+            except zmq.ZMQError:
+                return False
+            self._received += 1
+            try:
+                self._handle(route, parts)
+            except Exception:
+                logger.exception("a message of %d parts could not be handled", len(parts))
+                self._dropped += 1
+        return True
+
+    def _handle(self, route: zmq.Frame, parts: list[bytes]) -> None:
+        sender = route.bytes
+        client = self._clients.find(sender)
+        try:
+            envelope = wire.decode_request(parts)
+        except ProtocolError as error:
+            self._refuse(sender, wire.request_number(parts[0]) if parts else None, error)
+            return
+        if isinstance(envelope.body, m.Hello):
+            self._hello(route, envelope.body)
+        elif client is None:
+            self._refuse(sender, envelope.request, ProtocolError("expected Hello first on a connection"))
+        elif envelope.request > client.last:
+            client.last = envelope.request
+            client.forget_answered(envelope.answered)
+            self._service.handle(client, envelope, parts)
+        elif envelope.request in client.answers:  # asked again because the connection broke
+            self._transmit(sender, client.answers[envelope.request])
+
+    def _hello(self, route: zmq.Frame, hello: m.Hello) -> None:
+        sender = route.bytes
+        if not hmac.compare_digest(hello.token.encode(), self._options.token.encode()):
+            self._refuse(sender, 0, wire.wrong_token(hello.token))
+            return
+        self._hear_connections()
+        descriptor = int(route.get(zmq.SRCFD))  # type: ignore[arg-type]
+        if descriptor not in self._live:  # it broke before its first message was read
+            return
+        try:
+            client, gone, resumed = self._clients.hello(hello.client, sender, descriptor)
+        except GearError as error:
+            self._refuse(sender, 0, error)
+            return
+        if gone is not None:
+            self._service.suspend(gone)
+        if resumed:
+            logger.info("client %s is back", client.identity.hex()[:8])
+        welcome = m.Welcome(self._identity, str(self._directory), resumed)
+        self._send(client, _PUSH, welcome, [])
+        self._service.resume(client)
+
+    # Sending
+
+    def _send(self, client: Client, request: int, body: m.Message, frames: list[bytes]) -> None:
+        parts = [wire.encode(m.Answer(m.PROTOCOL, request, body)), *frames]  # type: ignore[arg-type]
+        if request != _PUSH:
+            client.remember(request, parts)
+        if not client.silent:
+            self._transmit(client.route, parts)
+
+    def _refuse(self, route: bytes, request: int | None, error: GearError) -> None:
+        self._refused += 1
+        logger.info("refused a message: %s", error)
+        if request is None:
+            self._dropped += 1
+        else:
+            answer = m.Answer(m.PROTOCOL, request, m.Failed(type(error).__name__, str(error)))
+            self._transmit(route, [wire.encode(answer)])
+
+    def _transmit(self, route: bytes, parts: list[bytes]) -> None:
+        try:
+            self._router.send_multipart([route, *parts], zmq.NOBLOCK)
+        except zmq.ZMQError:  # gone, or it does not read: a resumed client asks again
+            self._dropped += 1
+
+    def _about(self) -> dict[str, Any]:
+        return {
+            "name": self._options.name,
+            "version": getattr(gear, "__version__", ""),
+            "protocol": m.PROTOCOL,
+            "devices": "cpu",
+            "memory_limit": self._options.memory,
+            "uptime": time.time() - self._started,
+            "messages": {"received": self._received, "refused": self._refused, "dropped": self._dropped},
+        }
+
+    def close(self) -> None:
+        """Stop answering and remove what is not to be kept."""
+        os.close(self._door)  # first: clients whose connection breaks now know that this process is gone
+        self._router.disable_monitor()
+        self._monitor.close(0)
+        self._router.close(0)
+        self._context.term()
+        self._clients.close()
+        runtime.clear(self._directory, self._options.discard)
+
+
+def main() -> int:
+    """Serve as the supervisor says."""
+    options = msgspec.json.decode(sys.stdin.buffer.readline(), type=ShardOptions)
+    logging.basicConfig(
+        level=options.log_level.upper(), format=f"%(asctime)s shard {options.index} %(levelname)s %(name)s: %(message)s"
+    )
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the supervisor too, which ends its shards
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else max(soft, 65536), hard))
+    warm()
+    shard = Shard(options)
+    signal.signal(signal.SIGTERM, lambda *_: shard.stop())
+    with os.fdopen(os.dup(1), "wb") as out:
+        out.write(msgspec.json.encode(shard.ready) + b"\n")
+    # The supervisor closes its end when it dies; nothing is ever said there again.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    try:
+        shard.serve()
+    finally:
+        shard.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""The tables of a shard: created off the control loop, found by name or number, within the memory allowed.
+
+Reserving the pages of a large table takes seconds; a thread does it while the loop serves everybody else.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gear import schema
+from gear.errors import DeviceError, GearError, InsufficientMemory, SchemaError, TableMismatch
+from gear.server.clients import Client
+from gear.storage.layout import Layout
+from gear.storage.memory import size_text
+from gear.storage.queue import RequestQueue
+from gear.storage.table import StoredTable
+from gear.transport.inproc import table_not_found
+
+logger = logging.getLogger(__name__)
+
+MOST_TABLES = 256
+
+
+@dataclass(eq=False)
+class Hosted:
+    """A table, what waits for it, and who uses it (by the client's number in the table)."""
+
+    stored: StoredTable
+    index: int
+    spec: bytes
+    clients: dict[int, Client] = field(default_factory=dict)
+    reclaim_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.queue = RequestQueue(self.stored)
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return self.stored.table.name
+
+
+Made = Callable[["Hosted | GearError"], None]
+
+
+@dataclass(eq=False)
+class _Birth:
+    """A table being created, and who waits for it."""
+
+    table: schema.Table
+    index: int
+    nbytes: int
+    waiting: list[Made]
+
+
+class Tables:
+    """All tables of a shard.
+
+    Parameters
+    ----------
+    directory : Path
+        Where segments are made.
+    memory : int
+        Bytes that all of them together may take.
+    wake : () -> None
+        Called from another thread when `finish` has something to do.
+    """
+
+    def __init__(self, directory: Path, memory: int, wake: Callable[[], None]) -> None:
+        self._directory, self._memory, self._wake = directory, memory, wake
+        self._by_index: dict[int, Hosted] = {}
+        self._by_name: dict[str, Hosted] = {}
+        self._births: dict[str, _Birth] = {}
+        self._finished: deque[tuple[_Birth, StoredTable | GearError]] = deque()
+
+    def __iter__(self) -> Iterator[Hosted]:
+        return iter(self._by_index.values())
+
+    def __len__(self) -> int:
+        return len(self._by_index)
+
+    def __getitem__(self, index: int) -> Hosted:
+        return self._by_index[index]
+
+    def get(self, index: int) -> Hosted | None:
+        """The table of that number."""
+        return self._by_index.get(index)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all segments, those being made included."""
+        return sum(h.stored.layout.nbytes for h in self) + sum(b.nbytes for b in self._births.values())
+
+    def find(self, name: str | None) -> Hosted:
+        """The table of that name, or the only one.
+
+        Raises
+        ------
+        TableNotFound
+        """
+        if name is None and len(self._by_name) == 1:
+            return next(iter(self._by_name.values()))
+        hosted = self._by_name.get(name) if name is not None else None
+        if hosted is None:
+            raise table_not_found(name, list(self._by_name))
+        return hosted
+
+    def create(self, spec: bytes, made: Made) -> None:
+        """Create a table, or find an equal one; `made` gets it, or the error, once and possibly later.
+
+        Raises
+        ------
+        SchemaError, TableMismatch, InsufficientMemory, DeviceError
+        """
+        table = schema.from_bytes(spec)
+        there = self._by_name.get(table.name)
+        birth = self._births.get(table.name)
+        known = there.stored.table if there else birth.table if birth else None
+        if known is not None and known != table:
+            raise TableMismatch(
+                f"table {table.name!r} exists and differs: {'; '.join(known.differences(table))}; use another name or "
+                "the same declaration"
+            )
+        if there is not None:
+            made(there)
+        elif birth is not None:
+            birth.waiting.append(made)
+        else:
+            self._conceive(table, made)
+
+    def _conceive(self, table: schema.Table, made: Made) -> None:
+        on_device = [c.name for c in table.columns if c.placement == "device"]
+        if on_device:
+            raise DeviceError(
+                f"columns {', '.join(on_device)} are placed on a device, but this server runs on the CPU; use "
+                "placement='host'"
+            )
+        taken = set(self._by_index) | {b.index for b in self._births.values()}
+        index = next((n for n in range(MOST_TABLES) if n not in taken), None)
+        if index is None:
+            raise SchemaError(f"{MOST_TABLES} tables exist, the most there can be; reuse one")
+        nbytes = Layout(table, index).nbytes
+        left = self._memory - self.nbytes
+        if nbytes > left:
+            raise InsufficientMemory(
+                f"table {table.name!r} needs {size_text(nbytes)} ({nbytes} bytes), but of the "
+                f"{size_text(self._memory)} allowed by --memory {size_text(max(left, 0))} ({max(left, 0)} bytes) are "
+                "left; lower the capacity or raise --memory"
+            )
+        birth = self._births[table.name] = _Birth(table, index, nbytes, [made])
+        threading.Thread(target=self._give_birth, args=(birth,), name=f"create {table.name}", daemon=True).start()
+
+    def _give_birth(self, birth: _Birth) -> None:
+        result: StoredTable | GearError
+        try:
+            result = StoredTable(birth.table, birth.index, path=self._directory / f"table-{birth.index}")
+        except GearError as error:
+            result = error
+        except Exception as error:
+            logger.exception("creating table %s failed", birth.table.name)
+            result = GearError(f"internal error of the server: {error!r}; see its log")
+        self._finished.append((birth, result))
+        self._wake()
+
+    def finish(self) -> None:
+        """Take in tables whose creation has ended."""
+        while self._finished:
+            birth, result = self._finished.popleft()
+            del self._births[birth.table.name]
+            outcome: Hosted | GearError
+            if isinstance(result, GearError):
+                outcome = result
+            else:
+                outcome = Hosted(result, birth.index, schema.to_bytes(birth.table))
+                self._by_index[birth.index] = self._by_name[birth.table.name] = outcome
+                logger.info("created table %s: %s", birth.table.name, size_text(birth.nbytes))
+            for made in birth.waiting:
+                made(outcome)

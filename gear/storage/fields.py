@@ -1,0 +1,81 @@
+"""The binary fields of a segment: records, states, flags, counters and the parameters of kernels.
+
+Constants only, so that compiled code depends on nothing else. `gear.storage.layout` says where each part
+lies; the block records that gather kernels read too are defined beside those kernels.
+"""
+
+from __future__ import annotations
+
+from gear.kernels.records import BLOCK_FIELDS, FAN, GENERATION, NEXT, ORDINAL, OWNER, PREVIOUS, SLOT
+
+__all__ = ["BLOCK_FIELDS", "FAN", "GENERATION", "NEXT", "ORDINAL", "OWNER", "PREVIOUS", "SLOT"]
+
+ID_TABLE_SHIFT, ID_SHARD_SHIFT, ID_LOW_BITS = 55, 47, 47
+"""An id is table (8 bits), shard (8), generation and row (47 together), most significant first."""
+
+MAX_CLIENTS = 4096
+"""Client entries a segment remembers for exactly-once inserts."""
+
+SLOT_FIELDS, CLIENT_FIELDS, COUNTERS, FLOATS = 16, 8, 64, 16
+
+# Fields of a slot record, int64[SLOT_FIELDS].
+(
+    STATE, FIRST, LAST, LENGTH, FLAGS, ITEMS, WRITER, SEQUENCE,
+    ORDER, PINS, CLIENT, CHECKSUM, OLDER, NEWER, GONE, CURSOR,
+) = range(SLOT_FIELDS)  # fmt: skip
+
+# States of a slot. OPEN: rows are published, more may follow. EVICTED: out of the table, still pinned.
+FREE, LEASED, OPEN, CLOSED, EVICTED = range(5)
+
+# Flags of a slot and of a commit entry. CONTINUED / CONTINUES: a piece of a trajectory split at max_length.
+TERMINATED, HAS_FINAL, CONTINUED, CONTINUES, END, BEGIN = 1, 2, 4, 8, 16, 32
+
+# Fields of a client record, int64[CLIENT_FIELDS]: identity (128 bits), last committed sequence, leases.
+ID_HIGH, ID_LOW, COMMITTED, KNOWN, LEASED_BLOCKS, LEASED_SLOTS = range(6)
+
+# Items, samplers (and removers) and capacities as kernels see them.
+WHOLE, STEP, WINDOW = range(3)
+INSIDE, TAIL, HEAD = range(3)
+UNIFORM, PRIORITIZED, FIFO = range(3)
+STEPS, TRAJECTORIES, BYTES = range(3)
+
+PARAMS = (
+    "table", "shard", "row_bits", "block_steps", "block_bytes", "blocks", "slots", "reserve_blocks",
+    "reserve_slots", "generations", "item", "length", "stride", "edge", "step_n", "items_per_block",
+    "sampler", "remover", "capacity_kind", "capacity", "max_length", "min_size", "ratio", "max_times", "seed",
+)  # fmt: skip
+"""Names of the scalars at the head of `Layout.params`, in order."""
+
+REGIONS = (
+    "counters", "floats", "clients", "blocks", "slots", "free_blocks", "free_slots", "live", "position",
+    "count", "starts", "tree", "mins", "raw", "times", "remover_live", "remover_position",
+    "remover_starts", "remover_tree", "remover_mins", "arena", "trajectories",
+)  # fmt: skip
+"""Regions behind the scalars, each as (offset, bytes)."""
+
+# Counters, int64. FREE_* and *_HEAD describe the rings of free blocks and slots.
+(
+    STORED_STEPS, STORED, USED_BLOCKS, USED_SLOTS, HELD_BLOCKS, RETIRED_BLOCKS,
+    FREE_HEAD, FREE_BLOCKS, SLOT_HEAD, FREE_SLOTS, LEASED_BLOCK_COUNT, LEASED_SLOT_COUNT,
+    ITEM_COUNT, INSERTED_ITEMS, DELETED_ITEMS, SAMPLED_ITEMS, RESERVED_ITEMS,
+    INSERTED, INSERTED_STEPS, EVICTED_COUNT, EVICTED_STEPS, EVICTED_EARLY, CONSUMED,
+    DRAWS, REMOVER_DRAWS, OLDEST, NEWEST, LIVE_UNITS, LIVE_ITEMS, MOST_PER_UNIT, REMOVER_LIVE,
+    UPDATED, STALE, HELD_SLOTS, BASE_INSERTED, BASE_DELETED, BASE_SAMPLED,
+) = range(37)  # fmt: skip
+
+# Floats, float64: parameters first, then the largest raw priority so far.
+ALPHA, EPS, REMOVER_ALPHA, REMOVER_EPS, RATIO, LOW, HIGH, MAX_PRIORITY = range(8)
+
+# Scalars of `params`.
+(
+    P_TABLE, P_SHARD, P_ROW_BITS, P_BLOCK_STEPS, P_BLOCK_BYTES, P_BLOCKS, P_SLOTS, P_RESERVE_BLOCKS,
+    P_RESERVE_SLOTS, P_GENERATIONS, P_ITEM, P_LENGTH, P_STRIDE, P_EDGE, P_STEP_N, P_ITEMS_PER_BLOCK,
+    P_SAMPLER, P_REMOVER, P_CAPACITY_KIND, P_CAPACITY, P_MAX_LENGTH, P_MIN_SIZE, P_RATIO, P_MAX_TIMES, P_SEED,
+) = range(25)  # fmt: skip
+
+# Regions of `params`, as indices of their (offset, bytes) pairs.
+(
+    R_COUNTERS, R_FLOATS, R_CLIENTS, R_BLOCKS, R_SLOTS, R_FREE_BLOCKS, R_FREE_SLOTS, R_LIVE, R_POSITION,
+    R_COUNT, R_STARTS, R_TREE, R_MINS, R_RAW, R_TIMES, R_REMOVER_LIVE, R_REMOVER_POSITION,
+    R_REMOVER_STARTS, R_REMOVER_TREE, R_REMOVER_MINS, R_ARENA, R_TRAJECTORIES,
+) = range(len(PARAMS), len(PARAMS) + 2 * len(REGIONS), 2)  # fmt: skip

@@ -1,0 +1,63 @@
+"""How a segment starts: the header and the directory of an empty table.
+
+Written once by the shard that owns the table. The header names the format, the declaration and the size,
+so that whoever finds the segment can tell what it is before touching the rest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gear.errors import SchemaError
+from gear.schema import Prioritized, SampleToInsertRatio, to_bytes
+from gear.storage import fields as f
+from gear.storage.layout import FORMAT
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from gear.storage.layout import Layout
+
+MAGIC = b"GEARSEG\0"
+
+
+def start(segment: npt.NDArray[np.uint8], layout: Layout) -> None:
+    """Write the directory of an empty table into a zeroed segment.
+
+    Raises
+    ------
+    SchemaError
+        If the declaration does not fit into the header.
+    """
+    table = layout.table
+    spec = to_bytes(table)
+    header = layout.view(segment, "header")
+    if len(spec) + 64 > len(header):
+        raise SchemaError(
+            f"table {table.name!r}: its declaration takes {len(spec)} bytes, more than {len(header) - 64}"
+        )
+    header[:8] = np.frombuffer(MAGIC, np.uint8)
+    header[8:64].view(np.int64)[:5] = (FORMAT, len(spec), layout.index, layout.shard, layout.nbytes)
+    header[64 : 64 + len(spec)] = np.frombuffer(spec, np.uint8)
+    layout.view(segment, "blocks")[:, 1:] = -1
+    layout.view(segment, "slots")[:, f.WRITER] = -1
+    layout.view(segment, "free_blocks")[:] = np.arange(layout.blocks)
+    layout.view(segment, "free_slots")[:] = np.arange(layout.slots)
+    counters = layout.view(segment, "counters")
+    counters[f.FREE_BLOCKS], counters[f.FREE_SLOTS] = layout.blocks, layout.slots
+    counters[f.OLDEST] = counters[f.NEWEST] = -1
+    floats = layout.view(segment, "floats")
+    for at, rule in ((f.ALPHA, table.sampler), (f.REMOVER_ALPHA, table.remover)):
+        if isinstance(rule, Prioritized):
+            floats[at : at + 2] = rule.alpha, rule.eps
+    if isinstance(table.limiter, SampleToInsertRatio):
+        floats[f.RATIO] = table.limiter.samples_per_insert
+        floats[f.LOW : f.HIGH + 1] = table.limiter.bounds
+    floats[f.MAX_PRIORITY] = 1.0
+    for prefix in ("", "remover_"):
+        starts = layout.view(segment, prefix + "starts")
+        if len(starts):
+            starts[:] = layout.tree_levels[prefix]
+            layout.view(segment, prefix + "mins")[:] = np.inf

@@ -1,0 +1,151 @@
+"""After a draw: pins released, credit and uses spent or returned, priorities updated by id.
+
+One compiled call per batch. Single writer.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gear.kernels.compile import kernel
+from gear.selection.prioritized import refused
+from gear.storage import fields as f
+from gear.storage.directory import float32s, float64s, int32s, int64s
+from gear.storage.evict import evict, unpin
+from gear.storage.items import (
+    add_uniform,
+    set_leaves,
+    weigh_for_remover,
+)
+
+
+@kernel
+def _item_of(params, blocks, block, row):
+    """Item index of a row of a block in use (its slot for whole trajectories)."""
+    if params[f.P_ITEM] == f.WHOLE:
+        return np.int64(blocks[block * f.BLOCK_FIELDS + f.SLOT])
+    return block * params[f.P_ITEMS_PER_BLOCK] + (row - block * params[f.P_BLOCK_STEPS]) // params[f.P_STRIDE]
+
+
+@kernel
+def release(segment, params, ids, delivered, spend):
+    """End the pins of a draw; `spend`: also settle its credit, delivered or returned."""
+    blocks = int32s(segment, params, f.R_BLOCKS)
+    slots = int64s(segment, params, f.R_SLOTS)
+    if spend:
+        settle(segment, params, ids, delivered)
+    mask, steps = (np.int64(1) << params[f.P_ROW_BITS]) - 1, params[f.P_BLOCK_STEPS]
+    for k in range(ids.shape[0]):
+        slot = np.int64(blocks[(ids[k] & mask) // steps * f.BLOCK_FIELDS + f.SLOT])
+        at = slot * f.SLOT_FIELDS
+        if slots[at + f.PINS] == 1 and slots[at + f.STATE] == f.EVICTED:
+            unpin(segment, params, slot)
+        else:
+            slots[at + f.PINS] -= 1
+
+
+@kernel
+def settle(segment, params, ids, delivered):
+    """Spend the credit and uses of pinned items, or return both."""
+    counters = int64s(segment, params, f.R_COUNTERS)
+    counters[f.RESERVED_ITEMS] -= ids.shape[0]
+    if delivered:
+        counters[f.SAMPLED_ITEMS] += ids.shape[0]
+    if params[f.P_MAX_TIMES] == 0:
+        return
+    slots = int64s(segment, params, f.R_SLOTS)
+    blocks = int32s(segment, params, f.R_BLOCKS)
+    times = int32s(segment, params, f.R_TIMES)
+    mask = (np.int64(1) << params[f.P_ROW_BITS]) - 1
+    for k in range(ids.shape[0]):
+        row = ids[k] & mask
+        block = row // params[f.P_BLOCK_STEPS]
+        slot = np.int64(blocks[block * f.BLOCK_FIELDS + f.SLOT])
+        at = slot * f.SLOT_FIELDS
+        item = _item_of(params, blocks, block, row)
+        stored = slots[at + f.STATE] == f.OPEN or slots[at + f.STATE] == f.CLOSED
+        if not stored:
+            continue
+        if delivered:
+            times[2 * item + 1] += 1
+            if times[2 * item + 1] >= params[f.P_MAX_TIMES]:
+                slots[at + f.GONE] += 1
+                counters[f.ITEM_COUNT] -= 1
+                counters[f.DELETED_ITEMS] += 1
+                if slots[at + f.STATE] == f.CLOSED and slots[at + f.GONE] == slots[at + f.ITEMS]:
+                    evict(segment, params, slot, True)
+            continue
+        times[2 * item] -= 1
+        if times[2 * item] == params[f.P_MAX_TIMES] - 1:  # it was out of the draws and comes back
+            if params[f.P_SAMPLER] == f.UNIFORM:
+                per_unit = 1 if params[f.P_ITEM] == f.WHOLE else params[f.P_ITEMS_PER_BLOCK]
+                unit, one = np.empty(1, np.int64), np.ones(1, np.int64)
+                unit[0] = item // per_unit
+                add_uniform(segment, params, unit, one)
+            elif params[f.P_SAMPLER] == f.PRIORITIZED:
+                which, value = np.empty(1, np.int64), np.empty(1)
+                which[0], value[0] = item, float32s(segment, params, f.R_RAW)[item]
+                set_leaves(segment, params, which, value)
+        slots[at + f.CURSOR] = 0
+
+
+@kernel
+def update(segment, params, ids, priorities):
+    """Set raw priorities by id, all or nothing; of duplicates the last wins.
+
+    Returns (applied, -1) or (0, index of the first refused priority).
+    """
+    bad = refused(priorities)
+    if bad >= 0:
+        return 0, bad
+    counters = int64s(segment, params, f.R_COUNTERS)
+    floats = float64s(segment, params, f.R_FLOATS)
+    slots = int64s(segment, params, f.R_SLOTS)
+    blocks = int32s(segment, params, f.R_BLOCKS)
+    raw = float32s(segment, params, f.R_RAW)
+    times = int32s(segment, params, f.R_TIMES)
+    row_mask = (np.int64(1) << params[f.P_ROW_BITS]) - 1
+    generation_mask = (np.int64(1) << (f.ID_SHARD_SHIFT - params[f.P_ROW_BITS])) - 1
+    prefix = params[f.P_TABLE] << (f.ID_TABLE_SHIFT - f.ID_SHARD_SHIFT) | params[f.P_SHARD]
+    items = np.empty(ids.shape[0], np.int64)
+    values = np.empty(ids.shape[0])
+    n, applied = 0, 0
+    for k in range(ids.shape[0]):
+        row = ids[k] & row_mask
+        block = row // params[f.P_BLOCK_STEPS]
+        if ids[k] < 0 or ids[k] >> f.ID_SHARD_SHIFT != prefix or block >= params[f.P_BLOCKS]:
+            continue
+        record = block * f.BLOCK_FIELDS
+        slot = np.int64(blocks[record + f.SLOT])
+        if slot < 0 or blocks[record + f.GENERATION] != (ids[k] >> params[f.P_ROW_BITS]) & generation_mask:
+            continue
+        at = slot * f.SLOT_FIELDS
+        if slots[at + f.STATE] != f.OPEN and slots[at + f.STATE] != f.CLOSED:
+            continue
+        t = np.int64(blocks[record + f.ORDINAL]) * params[f.P_BLOCK_STEPS] + row - block * params[f.P_BLOCK_STEPS]
+        if params[f.P_ITEM] == f.WHOLE:
+            if t != 0:
+                continue
+        elif t % params[f.P_STRIDE] != 0 or t // params[f.P_STRIDE] >= slots[at + f.ITEMS]:
+            continue
+        item = _item_of(params, blocks, block, row)
+        applied += 1
+        floats[f.MAX_PRIORITY] = max(floats[f.MAX_PRIORITY], priorities[k])
+        if raw.shape[0] > 0:
+            raw[item] = priorities[k]
+        if times.shape[0] > 0 and times[2 * item] >= params[f.P_MAX_TIMES]:
+            continue
+        items[n], values[n] = item, priorities[k]
+        n += 1
+    if params[f.P_SAMPLER] == f.PRIORITIZED:
+        set_leaves(segment, params, items[:n], values[:n])
+    if params[f.P_REMOVER] == f.PRIORITIZED:
+        for k in range(n):
+            slot = items[k]
+            if params[f.P_ITEM] != f.WHOLE:
+                slot = np.int64(blocks[(items[k] // params[f.P_ITEMS_PER_BLOCK]) * f.BLOCK_FIELDS + f.SLOT])
+            if slots[slot * f.SLOT_FIELDS + f.STATE] == f.CLOSED:
+                weigh_for_remover(segment, params, slot)
+    counters[f.UPDATED] += applied
+    counters[f.STALE] += ids.shape[0] - applied
+    return applied, -1

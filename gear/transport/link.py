@@ -1,0 +1,130 @@
+"""A client's link to a shard: a channel, and another one when it broke, greeted as the same client.
+
+The link decides when to try again and when to give up; what is sent anew is its owner's business. It never
+waits, and the owner serialises its calls; only `sleep` runs without the owner's lock.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from gear.errors import ConnectionLost, GearError
+from gear.transport import messages as m
+from gear.transport.channel import Channel
+from gear.transport.wire import encode
+
+_GREETING, _UP, _DOWN = range(3)
+_FIRST_BACKOFF, _LONGEST_BACKOFF, _GREETING_SECONDS = 0.01, 0.5, 2.0
+
+
+class Link:
+    """The link of the client `identity`.
+
+    Parameters
+    ----------
+    endpoint, heartbeat
+        Where the shard is, see `Channel`.
+    identity, token : bytes, str
+        Who greets.
+    alive : () -> bool
+        Whether the shard's process still lives, as far as one can know.
+
+    Attributes
+    ----------
+    welcome : what the shard answered to the first greeting.
+    reconnects : how often the link was made anew.
+    lost : why it will not be made again.
+    """
+
+    def __init__(
+        self, endpoint: str, heartbeat: float, identity: bytes, token: str, alive: Callable[[], bool], now: float
+    ) -> None:
+        self.endpoint = endpoint
+        self.welcome: m.Welcome | None = None
+        self.lost: GearError | None = None
+        self.reconnects = 0
+        self._heartbeat, self._alive = heartbeat, alive
+        self._hello = encode(m.Envelope(m.PROTOCOL, 0, 0, [], m.Hello(identity, token)))
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._state, self._due, self._backoff = _DOWN, now, _FIRST_BACKOFF
+        self._greet(now)
+
+    @property
+    def up(self) -> bool:
+        """Whether the shard has welcomed the present connection."""
+        return self._state == _UP
+
+    @property
+    def greeting(self) -> bool:
+        """Whether the welcome is being waited for."""
+        return self._state == _GREETING
+
+    def send(self, parts: Sequence[bytes]) -> None:
+        """Queue a message; only when `up`."""
+        self._channel.send(parts)
+
+    def receive(self) -> list[bytes] | None:
+        """The next message, None if there is none now."""
+        return None if self._state == _DOWN else self._channel.receive()
+
+    def patience(self, now: float) -> float:
+        """Seconds until `tend` should be called."""
+        return 1.0 if self._state == _UP else min(max(self._due - now, 1e-3), 0.05)
+
+    def sleeper(self) -> Callable[[float], bool]:
+        """Sleeps until something may have arrived; True asks for `tend`. To be called without the lock."""
+        return self._channel.wait
+
+    def ring(self) -> None:
+        """End the sleep."""
+        os.eventfd_write(self._bell, 1)
+
+    def tend(self, now: float) -> None:
+        """Notice a broken connection, and take the next step towards a new one."""
+        if self.lost is not None:
+            return
+        if self._state == _UP:
+            if self._channel.broken:
+                self._drop(now)
+        elif self._state == _GREETING:
+            if self._channel.broken or now >= self._due:
+                self._drop(now + self._backoff)
+                self._backoff = min(2 * self._backoff, _LONGEST_BACKOFF)
+        elif now >= self._due:
+            self._give_up_if_gone()
+            if self.lost is None:
+                self._greet(now)
+
+    def welcomed(self, welcome: m.Welcome) -> None:
+        """The shard answered the greeting."""
+        before = self.welcome
+        if before is not None and (before.server != welcome.server or not welcome.resumed):
+            self.lost = ConnectionLost(
+                "the server was started anew or has given this client up; what was not acknowledged may be lost: "
+                "connect anew"
+            )
+            return
+        self.reconnects += before is not None
+        self.welcome, self._state, self._backoff = welcome, _UP, _FIRST_BACKOFF
+
+    def close(self) -> None:
+        """Drop the connection for good."""
+        if self._state != _DOWN:
+            self._drop(float("inf"))
+        self.ring()
+
+    def _greet(self, now: float) -> None:
+        self._channel = Channel(self.endpoint, self._heartbeat, self._bell)
+        self._state, self._due = _GREETING, now + _GREETING_SECONDS
+        self._channel.send([self._hello])
+        self.ring()  # whoever sleeps does so on the connection before
+
+    def _drop(self, due: float) -> None:
+        self._channel.close()
+        self._state, self._due = _DOWN, due
+        self._give_up_if_gone()
+
+    def _give_up_if_gone(self) -> None:
+        if self.lost is None and not self._alive():
+            self.lost = ConnectionLost(f"the server behind {self.endpoint} is gone; start it again and connect anew")
