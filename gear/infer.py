@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from gear.errors import DataError, SchemaError
 from gear.schema import Capacity, Column, Steps, Table, dtype_name, flatten
 
+
 class _Kind(NamedTuple):
     """Shape and dtype of a value; `plain` if it is made of Python numbers only."""
 

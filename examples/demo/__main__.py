@@ -17,11 +17,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description="CartPole learned through GEAR")
     parser.add_argument("--seed", type=int, default=0, help="first seed")
     parser.add_argument("--seeds", type=int, default=1, help="number of seeds, one run after the other")
-    parser.add_argument("--updates", type=int, default=15_000, help="gradient steps of a run")
+    parser.add_argument("--updates", type=int, default=25_000, help="gradient steps of a run")
     parser.add_argument("--seconds", type=float, default=120.0, help="a run ends after that many at the latest")
     parser.add_argument("--output", type=Path, default=Path("demo.png"), help="where the plot goes")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends in order, as Ctrl-C does
+    for number in (signal.SIGINT, signal.SIGTERM):  # either ends everything in order, also where a shell ignores SIGINT
+        signal.signal(number, signal.default_int_handler)
     console = Console()
     runs: list[Run] = []
     try:
@@ -43,8 +44,8 @@ def _show(console: Console, seed: int, updates: int, seconds: float) -> Run:
     """Train one seed under a progress bar and print its result."""
     columns = (
         TextColumn("seed {task.fields[seed]}"),
-        BarColumn(None),
-        TextColumn("{task.completed:.0f}/{task.total:.0f} updates"),
+        BarColumn(12),
+        TextColumn("{task.percentage:.0f}%"),
         TextColumn("{task.fields[inserts]:,.0f} inserts/s"),
         TextColumn("{task.fields[samples]:,.0f} samples/s"),
         TextColumn("return {task.fields[mean]:.0f}"),
@@ -59,9 +60,9 @@ def _show(console: Console, seed: int, updates: int, seconds: float) -> Run:
         run = train(seed, updates, seconds, report)
     inserts, samples = np.median([r[1:] for r in run.rates], axis=0)
     console.print(
-        f"seed {seed}: mean return of 50 episodes {run.first():.0f} at first, {run.last():.0f} at last "
-        f"({run.last() / run.first():.1f}x); greedy {run.greedy:.0f}; {run.updates:,} updates in {run.seconds:.0f} s; "
-        f"median {inserts:,.0f} inserts/s, {samples:,.0f} samples/s"
+        f"seed {seed}: mean return of the first 50 episodes {run.first():.0f}, of the last 50 {run.last():.0f} "
+        f"({run.last() / run.first():.1f}x), without exploration {run.greedy:.0f}\n"
+        f"        {run.updates:,} updates in {run.seconds:.0f} s, median {inserts:,.0f} inserts/s, {samples:,.0f} samples/s"
     )
     return run
 

@@ -34,7 +34,7 @@ class Learner:
     """
 
     def __init__(
-        self, seed: int, updates: int, lr: float = 2e-3, width: int = 64, tau: float = 0.02, gamma: float = 0.99
+        self, seed: int, updates: int, lr: float = 1e-3, width: int = 64, tau: float = 0.01, gamma: float = 0.99
     ) -> None:
         torch.manual_seed(seed)
         self.net = nn.Sequential(

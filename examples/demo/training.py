@@ -34,10 +34,10 @@ TABLE = gear.Table(
         gear.Column("reward", (), "float32"),
         gear.Column("terminated", (), "bool"),
     ],
-    capacity=gear.Steps(50_000),
+    capacity=gear.Steps(100_000),
     item=gear.Window(2, edge="tail"),
     sampler=gear.Prioritized(alpha=0.6),
-    limiter=gear.SampleToInsertRatio(samples_per_insert=32.0, min_size=1000, error_buffer=32_000.0),
+    limiter=gear.SampleToInsertRatio(samples_per_insert=16.0, min_size=1000, error_buffer=16_000.0),
     mean_length=128,
 )
 
@@ -107,7 +107,7 @@ def _learn(
                 learner.policy(max(0.0, 1.0 - run.updates / (EXPLORATION * updates))).save(weights)
             now = time.monotonic()
             over = run.updates >= updates or now - start > seconds
-            if now - seen >= 0.5 or over:
+            if now - seen >= 1.0 or (over and now > seen):
                 actors.check()
                 counts = actors.steps, BATCH * run.updates
                 rates = [(c - b) / (now - seen) for c, b in zip(counts, before, strict=True)]

@@ -93,10 +93,13 @@ class LeasePool:
             self._add(blocks)
 
     def surrender(self, blocks: int | None = None) -> Grant:
-        """Remove up to that many blocks (all by default, and all slots) from the pool, to be given back."""
+        """Remove up to that many blocks (default: all) from the pool, to be given back.
+
+        Slots that no block is left for go with them.
+        """
         with self._lock:
             gone = self._cut(self._held if blocks is None else min(blocks, self._held))
-            slots, self._slots = self._slots, []
+            slots, self._slots = self._slots[self._held :], self._slots[: self._held]
             self._ahead = 1
         return Grant(np.array(list(gone), np.int32), np.array(slots, np.int32))
 

@@ -57,6 +57,7 @@ class Port:
         self.codec = Codec(table.table)
         self.rows = Rows(table.layout, table.segment)
         self.pool = LeasePool(session, table)
+        table.recall = self.pool.surrender
         self.max_length = table.layout.max_length
         self.capacity = _capacity(table)
         self._steps = table.layout.block_steps

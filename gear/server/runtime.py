@@ -70,17 +70,28 @@ class Place:
         folder = runtime_directory()
         self.name = name
         self._record = folder / f"{name}.record"
-        self.descriptor = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self.descriptor)
-            record = self.read()
-            who = f" (at {record.address}, processes {record.supervisor}, {record.shards})" if record else ""
-            raise ServerConflict(
-                f"a server named {name!r} is running{who}; stop it or start this one with another --name"
-            ) from None
+        self._lock = folder / f"{name}.lock"
+        while True:
+            self.descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(self.descriptor)
+                record = self.read()
+                who = f" (at {record.address}, processes {record.supervisor}, {record.shards})" if record else ""
+                raise ServerConflict(
+                    f"a server named {name!r} is running{who}; stop it or start this one with another --name"
+                ) from None
+            if self._still_there():
+                break
+            os.close(self.descriptor)  # its last owner removed it just now
         self.directory: Path | None = None
+
+    def _still_there(self) -> bool:
+        try:
+            return self._lock.stat().st_ino == os.fstat(self.descriptor).st_ino
+        except FileNotFoundError:
+            return False
 
     def read(self) -> Record | None:
         """The record, None if there is none that can be trusted."""
@@ -130,6 +141,8 @@ class Place:
         kept = clear(self.directory, discard) if self.directory is not None else 0
         if not kept and self.directory is not None:
             self._record.unlink(missing_ok=True)
+        if self.read() is None:
+            self._lock.unlink(missing_ok=True)
         os.close(self.descriptor)
         return kept
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,7 +35,7 @@ class Pin:
     deadline: float
     settled: bool = False
     delivered: bool = False
-    joined: set[int] = field(default_factory=set)
+    joined: tuple[int, ...] = ()
 
 
 class Pins:
@@ -75,7 +75,7 @@ class Pins:
         if pin is None or pin.settled:
             raise PinLost(f"pin {number} of table {self._layout.table.name!r} has ended; select again")
         pin.holders[client] = pin.holders.get(client, 0) + 1
-        pin.joined.add(client)
+        pin.joined += (client,)
         self._of.setdefault(client, set()).add(number)
 
     def release(self, client: int, number: int, delivered: bool) -> None:

@@ -128,15 +128,11 @@ class RequestQueue:
                 self.advance()
 
     def _try_select(self, request: _Select) -> bool:
-        stored = self.stored
-        request.credit += stored.reserve(request.size - request.credit)
-        if request.credit < request.size:
+        result = self.stored.select(request.client, request.size, request.parties, request.ttl, request.credit)
+        if isinstance(result, int):
+            request.credit = result
             return False
-        request.credit = 0
-        selection = stored.draw(request.client, request.size, request.parties, request.ttl)
-        if selection is None:
-            return False
-        request.done(selection)
+        request.done(result)
         return True
 
     def allocate(self, client: int, blocks: int, slots: int, deadline: float, done: Done) -> None:
@@ -173,6 +169,11 @@ class RequestQueue:
             while self._selects and self._try_select(self._selects[0]):
                 self._selects.popleft()
                 moved = True
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is parked: a call may then go to the table directly."""
+        return not (self._selects or self._commits or self._allocates)
 
     @property
     def starved(self) -> bool:

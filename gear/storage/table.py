@@ -17,9 +17,8 @@ from gear.batch import Selection, Update
 from gear.errors import DataError, InsufficientMemory, ProtocolError
 from gear.schema import Prioritized, Table
 from gear.storage import commit as commits
-from gear.storage import draw as draws
+from gear.storage import draw, format, memory, settle
 from gear.storage import fields as f
-from gear.storage import format, memory, settle
 from gear.storage.blocks import end_leases, lease
 from gear.storage.evict import evict, unpin
 from gear.storage.layout import Grant, Layout
@@ -256,30 +255,27 @@ class StoredTable:
 
     # Draw and release
 
-    def reserve(self, want: int) -> int:
-        """Reserve limiter credit for up to `want` samples, if anything can be drawn; returns how many."""
-        return int(draws.reserve(self.segment, self.params, want))
-
     @property
     def drawable(self) -> bool:
         """Whether any item can be drawn now."""
-        return bool(draws.drawable(self.segment, self.params))
+        return bool(draw.drawable(self.segment, self.params))
 
     def unreserve(self, credit: int) -> None:
         """Return credit that was reserved and not drawn."""
         self.counters[f.RESERVED_ITEMS] -= credit
 
-    def draw(self, client: int, size: int, parties: int, ttl: float) -> Selection | None:
-        """Draw and pin up to `size` items with credit reserved before; None if nothing can be drawn.
+    def select(self, client: int, size: int, parties: int, ttl: float, credit: int = 0) -> Selection | int:
+        """Reserve limiter credit, draw and pin `size` items; the credit so far if that is not possible yet.
 
-        Fewer come only where `max_times_sampled` uses items up. Unused credit returns.
+        Credit reserved by an earlier attempt is passed in again; what will not be used any more goes back
+        by `unreserve`. Fewer items come only where `max_times_sampled` uses them up.
         """
         ids, starts = np.empty(size, np.int64), np.empty(size, np.int64)
         lengths, probabilities = np.empty(size, np.int32), np.empty(size, np.float64)
-        n, smallest = draws.draw(self.segment, self.params, size, ids, starts, lengths, probabilities)
+        n, credit, smallest = draw.select(self.segment, self.params, size, credit, ids, starts, lengths, probabilities)
+        if n == 0:
+            return credit
         if n < size:
-            if n == 0:
-                return None
             ids, starts, lengths, probabilities = ids[:n].copy(), starts[:n], lengths[:n], probabilities[:n]
         number, deadline = self.pins.add(ids, client, parties, ttl)
         return Selection(self.table.name, ids, probabilities, starts, lengths, smallest, number, parties, deadline)

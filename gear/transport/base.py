@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -34,6 +34,8 @@ class OpenTable:
     reading : pins whose rows are being gathered right now. The client adds a pin, then asks `revoked`,
         gathers, discards it and asks again; a session told that a pin has ended marks it revoked and lets
         go of it at once unless it is being read.
+    recall : set by the client: takes a number of blocks and returns idle leases up to it. A session whose
+        shard calls leases back calls it and gives back what it returns.
     """
 
     table: Table
@@ -41,6 +43,7 @@ class OpenTable:
     segment: npt.NDArray[np.uint8]
     lost: set[int] = field(default_factory=set)
     reading: set[int] = field(default_factory=set)
+    recall: Callable[[int], Grant] | None = None
 
 
 class Session(Protocol):

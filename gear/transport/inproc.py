@@ -203,8 +203,12 @@ class InprocSession:
         deadline = _deadline(timeout)
         with self._changed:
             local = self._local(table)
-            if local.stored.pins.next_expiry <= time.time():
-                self._tell(local, local.stored.pins.expire(time.time()))
+            self._expire(local)
+            if local.queue.idle:
+                selected = local.stored.select(local.client, size, parties, ttl)
+                if not isinstance(selected, int):
+                    return selected
+                local.stored.unreserve(selected)
             selection: Selection = self._await(
                 local, deadline, lambda done: local.queue.select(local.client, size, parties, ttl, deadline, done)
             )
@@ -222,7 +226,8 @@ class InprocSession:
             local = self._local(table)
             local.revoked.discard(selection.pin)
             local.stored.pins.release(local.client, selection.pin, delivered)
-            self._advance(local)
+            if not local.queue.idle:
+                self._advance(local)
 
     def revoked(self, table: OpenTable, selection: Selection) -> bool:
         """Whether the pin was taken back."""
@@ -287,8 +292,7 @@ class InprocSession:
                 local.queue.expire(now)
                 continue
             self._sleep(min(deadline - now, max(0.0, local.stored.pins.next_expiry - time.time()) + 1e-3))
-            if local.stored.pins.next_expiry <= time.time():
-                self._tell(local, local.stored.pins.expire(time.time()))
+            self._expire(local)
         if isinstance(results[0], GearError):
             raise results[0]
         return results[0]
@@ -307,6 +311,11 @@ class InprocSession:
             self._changed.wait(None if seconds == float("inf") else min(seconds, threading.TIMEOUT_MAX))
         finally:
             self._waiting -= 1
+
+    def _expire(self, local: _Local) -> None:
+        now = time.time()
+        if local.stored.pins.next_expiry <= now:
+            self._tell(local, local.stored.pins.expire(now))
 
     def _revoke(self, local: _Local) -> None:
         self._tell(local, local.stored.reclaim())

@@ -80,7 +80,7 @@ def test_drain_gives_what_there_is_without_asking():
     assert lender.asked == asked
 
 
-def test_surrender_empties_the_pool_and_a_part_of_it_keeps_the_slots():
+def test_surrender_empties_the_pool_and_a_part_of_it_keeps_slots_for_the_blocks_left():
     pool, _ = pool_of(range(10))
     pool.put([7, 8], range(20, 30))
     part = pool.surrender(4)

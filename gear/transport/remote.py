@@ -1,0 +1,190 @@
+"""A client's presence at one shard: identity, conversation, door, background thread, and what is pushed.
+
+It lasts until `close`, over any number of connections. A fork's child starts afresh at its first call:
+identity, connection, leases and pins are the parent's. What is asked of the tables is the session's business.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gear.errors import Closed, ConnectionLost, GearError
+from gear.transport import messages as m
+from gear.transport.attendant import PROMPT, Attendant
+from gear.transport.base import OpenTable
+from gear.transport.conversation import Conversation
+from gear.transport.door import Door
+from gear.transport.outbox import Outbox
+
+FOREVER = float("inf")
+LEAST = 10.0
+"""Seconds for calls that have no timeout of their own."""
+
+_REVOKED = 1 << 16
+
+_remotes: weakref.WeakSet[Remote] = weakref.WeakSet()
+_inherited: list[object] = []
+"""What a child got from its parent and must neither use nor close."""
+
+
+def deadline_of(timeout: float | None) -> float:
+    """`time.monotonic()` at which a timeout ends."""
+    return FOREVER if timeout is None else time.monotonic() + timeout
+
+
+class Remote:
+    """A client at the shard behind `endpoint`.
+
+    Parameters
+    ----------
+    endpoint : str
+        ``ipc://`` or ``tcp://`` address of the shard.
+    token : str
+    heartbeat : float
+        Seconds of silence after which a connection counts as broken.
+    timeout : float, optional
+        For the connection.
+    """
+
+    def __init__(self, endpoint: str, token: str, heartbeat: float, timeout: float | None) -> None:
+        self._endpoint, self._token, self._heartbeat = endpoint, token, heartbeat
+        self._closed = False
+        self._opened: dict[str, OpenTable] = {}
+        self._start_afresh()
+        _remotes.add(self)
+        self._begin(timeout)
+
+    def _start_afresh(self) -> None:
+        self._talk: Conversation | None = None
+        self._door: Door | None = None
+        self._attendant: Attendant | None = None
+        self._beginning = threading.Lock()
+        self._boxes: dict[int, Outbox] = {}
+        self._revoked: dict[tuple[int, int], bool] = {}
+        for opened in self._opened.values():
+            opened.lost.clear()
+            opened.reading.clear()
+
+    def _begin(self, timeout: float | None) -> Conversation:
+        """Greet the shard under a new identity and prove that memory is shared."""
+        with self._beginning:
+            if self._talk is not None:
+                return self._talk
+            if self._closed:
+                raise Closed("this client is closed; make a new one")
+            deadline = deadline_of(timeout)
+            identity = secrets.token_bytes(16)
+            weak = weakref.ref(self)
+
+            def pushed(body: Any) -> None:
+                if (session := weak()) is not None:
+                    session._pushed(body)
+
+            def alive() -> bool:
+                session = weak()
+                return session is None or session._door is None or session._door.alive
+
+            talk = Conversation(self._endpoint, self._heartbeat, identity, self._token, alive, pushed)
+            try:
+                with talk.lock:
+                    if not talk.until(lambda: talk.link.up, deadline):
+                        raise ConnectionLost(f"the shard at {self._endpoint} did not answer within {timeout:g} s")
+                    assert talk.link.welcome is not None
+                    self._door = Door(talk.link.welcome.directory)
+                    self._door.enter(identity)
+                    talk.ask(m.Attach(self._door.nonce), deadline)
+            except BaseException:
+                with talk.lock:
+                    talk.close()
+                if self._door is not None:
+                    self._door.leave()
+                    self._door = None
+                raise
+            self._boxes = {t.layout.index: Outbox(talk, t) for t in self._opened.values()}
+            self._talk = talk
+            self._attendant = Attendant(self)
+            return talk
+
+    @contextlib.contextmanager
+    def _talking(self) -> Iterator[Conversation]:
+        talk = self._talk or self._begin(LEAST)
+        with talk.lock:
+            yield talk
+
+    def close(self) -> None:
+        """Send what is gathered, give everything back and end."""
+        if self._closed:
+            return
+        self._closed = True
+        talk, attendant, door = self._talk, self._attendant, self._door
+        if attendant is not None:
+            attendant.stop()
+        if talk is None:
+            return
+        with talk.lock:
+            with contextlib.suppress(GearError):
+                for box in self._boxes.values():
+                    box.post()
+                talk.until(lambda: not any(b.flying for b in self._boxes.values()), time.monotonic() + 1.0)
+                talk.ask(m.Goodbye(), time.monotonic() + 1.0)
+            talk.close()
+        if door is not None:
+            door.leave()
+
+    def attend(self) -> bool:
+        """Called by the attendant: send what no call has taken along, hear what came."""
+        talk = self._talk
+        if talk is None:
+            return False
+        with talk.lock:
+            if not talk.led:
+                talk.look()
+            if talk.releases and time.monotonic() - talk.used >= PROMPT and talk.link.up:
+                talk.post(m.Releases())
+            return bool(talk.releases) or any(box.count for box in self._boxes.values())
+
+    def _pushed(self, body: m.Recall | m.Revoke) -> None:
+        assert self._talk is not None
+        box = self._boxes.get(body.table)
+        if box is None:
+            return
+        if isinstance(body, m.Recall):
+            blocks, slots = box.spare(body.blocks, body.blocks)
+            box.asked = 0
+            box.give_back(np.array(blocks, np.int32), np.array(slots, np.int32))
+            return
+        for pin in body.pins:
+            reading = pin in box.table.reading
+            if (body.table, pin) not in self._revoked:
+                # Marked before it is let go of: who gathers now asks `revoked` afterwards.
+                self._revoked[body.table, pin] = not reading
+                if not reading:
+                    self._talk.releases.append((body.table, pin, False))
+        while len(self._revoked) > _REVOKED:
+            del self._revoked[next(iter(self._revoked))]
+
+
+def _close_all() -> None:
+    for remote in list(_remotes):
+        remote.close()
+
+
+def _after_fork() -> None:
+    for remote in list(_remotes):
+        _inherited.append((remote._talk, remote._door, remote._attendant))
+        remote._start_afresh()
+
+
+atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
