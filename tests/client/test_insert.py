@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gear
-from gear.storage.layout import CONTINUED, CONTINUES, FLAGS, HAS_FINAL, LENGTH, TERMINATED
+from gear.storage.fields import CONTINUED, CONTINUES, FLAGS, HAS_FINAL, LENGTH, TERMINATED
 
 from .conftest import rows
 
