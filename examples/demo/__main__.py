@@ -61,8 +61,9 @@ def _show(console: Console, seed: int, updates: int, seconds: float) -> Run:
     inserts, samples = np.median([r[1:] for r in run.rates], axis=0)
     console.print(
         f"seed {seed}: mean return of the first 50 episodes {run.first():.0f}, of the last 50 {run.last():.0f} "
-        f"({run.last() / run.first():.1f}x), without exploration {run.greedy:.0f}\n"
-        f"        {run.updates:,} updates in {run.seconds:.0f} s, median {inserts:,.0f} inserts/s, {samples:,.0f} samples/s"
+        f"({run.last() / run.first():.1f}x), without exploration {run.greedy:.0f}; {run.updates:,} updates "
+        f"in {run.seconds:.0f} s, median {inserts:,.0f} inserts/s, {samples:,.0f} samples/s",
+        soft_wrap=True,
     )
     return run
 

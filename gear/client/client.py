@@ -364,7 +364,7 @@ class Client:
     def _query(self, query: int | Query) -> Query:
         if isinstance(query, Query):
             return query
-        known = self._queries.get(query)
+        known = self._queries.get(query) if type(query) is int else None
         if known is None:
             known = Query(query)
             self._queries[known.size] = known

@@ -148,8 +148,12 @@ class Port:
         done, start = len(sequences), 0
         for index in range(1, len(sequences) + 1):  # other threads' numbers may lie between ours
             if index == len(sequences) or sequences[index] != sequences[index - 1] + 1:
-                done -= self.session.withdraw(self.open, sequences[start], sequences[index - 1])
-                start = index
+                first, last = sequences[start], sequences[index - 1]
+                dropped = self.session.withdraw(self.open, first, last)
+                with self._lock:
+                    if self._last == last and dropped == last - first + 1:
+                        self._last = first - 1
+                done, start = done - dropped, index
         return done
 
     def settle(self, sequences: Sequence[int], timeout: float | None) -> None:
@@ -185,7 +189,7 @@ class Port:
             self.session.wait(self.open, last, timeout)
         except DeadlineExceeded as error:
             queued = last - self.session.committed(self.open)
-            raise DeadlineExceeded(f"{error}; {queued} commits of table {self.name!r} are still queued") from None
+            raise DeadlineExceeded(f"{error}; up to {queued} commits of table {self.name!r} are still queued") from None
 
     def forget(self) -> None:
         """Drop leases and commits without a word, in the child of a fork: they are the parent's."""

@@ -60,12 +60,14 @@ class Writer:
             if at == self._limit:
                 self._advance()
                 at = self._at
-            if len(step) != self._width:
-                step = self._port.codec.step(step)
             try:
+                if len(step) != self._width:
+                    raise KeyError
                 self._put(step, at)
-            except KeyError:
-                self._put(self._port.codec.step(step), at)
+            except KeyError:  # nested, or with wrong names
+                checked = self._port.codec.step(step)
+                for field in self._fields:
+                    field[-1][at] = checked[field[0]]
             self._at = at = at + 1
             if at == self._limit and self._by_rows:
                 self._publish(None, wait=False)

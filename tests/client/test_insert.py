@@ -94,7 +94,7 @@ def test_a_trajectory_longer_than_max_length_is_stored_in_pieces(embed):
     port = client._tables.port("t", None)
     slots = port.layout.view(port.open.segment, "slots")
     flags = [int(f) & (CONTINUED | CONTINUES) for f in slots[slots[:, LENGTH] > 0, FLAGS]]
-    assert flags == [CONTINUED, CONTINUED | CONTINUES, CONTINUES]
+    assert sorted(flags) == [CONTINUED, CONTINUES, CONTINUED | CONTINUES]
 
 
 @pytest.mark.parametrize("capacity", [gear.Steps(100), gear.Trajectories(10), gear.Bytes(16 * 112)])
@@ -190,7 +190,7 @@ def test_a_timeout_takes_back_only_its_own_insert(embed):
     client.insert(rows(7), wait=False)
     with pytest.raises(gear.DeadlineExceeded):
         client.insert(rows(9), timeout=0.05)
-    with pytest.raises(gear.DeadlineExceeded, match="1 commits of table 't' are still queued"):
+    with pytest.raises(gear.DeadlineExceeded, match="up to 1 commits of table 't' are still queued"):
         client.flush(timeout=0.05)
     client.sample(4)
     client.flush(timeout=5)
