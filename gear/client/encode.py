@@ -17,6 +17,9 @@ from gear.columns import flatten
 from gear.errors import DataError
 from gear.schema import Table
 
+MOST_LENGTHS = 4096
+"""Lengths whose shapes a codec remembers."""
+
 
 class Encoded(NamedTuple):
     """A trajectory that fits its table.
@@ -48,9 +51,8 @@ class Codec:
         self._names = frozenset(c.name for c in table.columns)
         self._step_names = frozenset(c.name for c in self.step_columns)
         self._trajectory_names = frozenset(c.name for c in self.trajectory_columns)
-        # (column, name, dtype, shape, axes with the time axis): what the fast path compares
-        self._fast = tuple((c, c.name, storage_dtype(c), c.shape, len(c.shape) + 1) for c in self.step_columns)
-        self._plain = not any(c.dtype == "bfloat16" for c in self.step_columns)
+        self._first = self.step_columns[0].name
+        self._shapes: dict[int, list[tuple[str, np.dtype | None, tuple[int, ...]]]] = {}
 
     def trajectory(self, trajectory: Mapping[str, Any]) -> Encoded:
         """A whole trajectory, per-trajectory columns included.
@@ -110,30 +112,43 @@ class Codec:
 
     def _steps(self, tree: Mapping[str, Any]) -> tuple[int, list[np.ndarray]]:
         """The per-step columns as arrays of one length."""
-        arrays = []
-        steps = -1
-        for column, name, dtype, shape, axes in self._fast:
-            value = tree[name]
-            if not (
-                type(value) is np.ndarray
-                and value.dtype is dtype
-                and value.ndim == axes
-                and value.shape[1:] == shape
-                and column.dtype != "bfloat16"
-            ):
-                value = array_of(column, value, timed=True)
-            count = len(value)
-            if count != steps:
-                if steps >= 0:
-                    raise self._unequal(tree)
-                steps = count
-            arrays.append(value)
+        first = tree[self._first]
+        if type(first) is np.ndarray and first.ndim:
+            steps = len(first)
+            shapes = self._shapes.get(steps) or self._shapes_of(steps)
+            arrays = []
+            for name, dtype, shape in shapes:
+                value = tree[name]
+                if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
+                    break
+                arrays.append(value)
+            else:
+                if steps:
+                    return steps, arrays
+        return self._checked_steps(tree)
+
+    def _shapes_of(self, steps: int) -> list[tuple[str, np.dtype | None, tuple[int, ...]]]:
+        """What the arrays of a trajectory of that length look like when nothing is to be done to them."""
+        if len(self._shapes) >= MOST_LENGTHS:
+            self._shapes.clear()
+        shapes = self._shapes[steps] = [
+            # bfloat16 arrives in many forms, none of which is the stored one
+            (c.name, None if c.dtype == "bfloat16" else storage_dtype(c), (steps, *c.shape))
+            for c in self.step_columns
+        ]
+        return shapes
+
+    def _checked_steps(self, tree: Mapping[str, Any]) -> tuple[int, list[np.ndarray]]:
+        arrays = [array_of(c, tree[c.name], timed=True) for c in self.step_columns]
+        steps = len(arrays[0])
+        if any(len(array) != steps for array in arrays):
+            raise self._unequal(arrays)
         if steps == 0:
             raise DataError(f"trajectory for table {self.table.name!r} has zero steps; expected at least one")
         return steps, arrays
 
-    def _unequal(self, tree: Mapping[str, Any]) -> DataError:
-        counts = [(c.name, len(array_of(c, tree[c.name], timed=True))) for c in self.step_columns]
+    def _unequal(self, arrays: list[np.ndarray]) -> DataError:
+        counts = [(c.name, len(array)) for c, array in zip(self.step_columns, arrays, strict=True)]
         told = ", ".join(f"{name} {count}" for name, count in counts)
         return DataError(
             f"columns have unequal lengths: {told}; expected one row per step in each "

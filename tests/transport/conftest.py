@@ -1,0 +1,69 @@
+"""A server per test module, and sessions that are closed again."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gear.transport.shm import RemoteSession, connect
+from tests.conftest import Server
+from tests.transport.helpers import Proxy
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server whose clients count as lost after 0.5 s of silence."""
+    name = f"test-{uuid.uuid4().hex[:12]}"
+    log = tmp_path_factory.mktemp("server") / "log"
+    command = shutil.which("gear-server", path=str(Path(sys.executable).parent))
+    base = [command] if command else [sys.executable, "-m", "gear.server"]
+    arguments = ["--port", "0", "--name", name, "--discard", "--client-timeout", "0.5", "--memory", "64MiB"]
+    with log.open("wb") as stderr:
+        process = subprocess.Popen([*base, *arguments], stdout=subprocess.PIPE, stderr=stderr)
+    server = Server(name, process, log)
+    try:
+        server.wait_ready()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def open_session(server: Server) -> Iterator[Callable[[], RemoteSession]]:
+    """A function that opens a session with the module's server."""
+    sessions: list[RemoteSession] = []
+
+    def open_one() -> RemoteSession:
+        sessions.append(connect(server.address, timeout=5.0))
+        return sessions[-1]
+
+    yield open_one
+    for session in sessions:
+        session.close()
+
+
+@pytest.fixture
+def session(open_session: Callable[[], RemoteSession]) -> RemoteSession:
+    return open_session()
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[Proxy]:
+    proxy = Proxy(server.address)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def name() -> str:
+    """A table name of this test's own."""
+    return f"table-{next(_numbers)}"

@@ -1,0 +1,173 @@
+"""Helpers of the transport and server tests: numbered trajectories over a session, a proxy that cuts, processes."""
+
+from __future__ import annotations
+
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gear.schema import Column, Fifo, Steps, Table, Whole
+from gear.storage.fields import BEGIN, END, TERMINATED
+from gear.transport.base import OpenTable, Session
+from gear.transport.discovery import discover
+from gear.transport.shm import RemoteSession
+
+WHOLE = BEGIN | END | TERMINATED
+
+
+def table(name: str = "table", **fields: Any) -> Table:
+    fields = {
+        "capacity": Steps(1000),
+        "item": Whole(),
+        "mean_length": 10,
+        "max_length": 10,
+        "block_steps": 10,
+        **fields,
+    }
+    return Table(name, (Column("k", (), "int64"),), **fields)
+
+
+def rows(opened: OpenTable, block: int) -> np.ndarray:
+    """Column k of a block, int64[block_steps], in the segment itself."""
+    place, layout = opened.layout.placements["k"], opened.layout
+    start = layout.regions["arena"].offset + block * layout.block_bytes + place.offset
+    return np.ndarray((layout.block_steps,), np.int64, opened.segment, start, (place.stride,))
+
+
+def put(session: Session, opened: OpenTable, number: int, length: int = 3, timeout: float | None = 5.0) -> int:
+    """Write one trajectory whose rows all equal `number` and submit it; its sequence number."""
+    grant = session.lease(opened, 1, 1, timeout)
+    if not len(grant.blocks) or not len(grant.slots):
+        session.give_back(opened, grant)
+        grant = session.allocate(opened, 1, 1, timeout)
+    rows(opened, grant.blocks[0])[:length] = number
+    return session.submit(opened, int(grant.slots[0]), [int(grant.blocks[0])], length, WHOLE, None, timeout)
+
+
+def insert(session: Session, opened: OpenTable, number: int, length: int = 3) -> None:
+    session.wait(opened, put(session, opened, number, length), 5.0)
+
+
+def figures(session: Session, name: str = "table") -> dict[str, Any]:
+    return session.info(5.0)["tables"][name]
+
+
+def eventually(condition: Callable[[], bool], what: str, timeout: float = 5.0) -> None:
+    """Wait for something that is told to nobody."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"did not happen within {timeout} s: {what}"
+        time.sleep(0.005)
+
+
+class Proxy:
+    """A TCP proxy before a shard whose connections can be cut."""
+
+    def __init__(self, address: str) -> None:
+        found = discover(address, "", 5.0)
+        self.heartbeat = found.heartbeat
+        self._target = ("127.0.0.1", found.shards[0].port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.budget: int | None = None
+        self.cuts = self.connections = 0
+        self._pairs: dict[socket.socket, socket.socket] = {}
+        self._wake, self._woken = socket.socketpair()
+        self._command = b""
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def session(self) -> RemoteSession:
+        return RemoteSession(f"tcp://127.0.0.1:{self.port}", "", self.heartbeat, 5.0)
+
+    def cut(self) -> None:
+        """Cut every connection."""
+        before = self.cuts
+        self._wake.send(b"c")
+        eventually(lambda: self.cuts > before, "the proxy cut its connections")
+
+    def cut_after(self, nbytes: int) -> None:
+        """Cut once that many more bytes have passed, wherever in a message that is."""
+        self.budget = nbytes
+
+    def close(self) -> None:
+        self._wake.send(b"q")
+        self._thread.join(5)
+        for one in (self._listener, self._wake, self._woken):
+            one.close()
+
+    def _drop(self) -> None:
+        self.cuts += 1
+        self.budget = None
+        for one in self._pairs:
+            one.close()
+        self._pairs.clear()
+
+    def _run(self) -> None:
+        while True:
+            ready = select.select([self._listener, self._woken, *self._pairs], [], [])[0]
+            for one in ready:
+                if one is self._woken:
+                    command = one.recv(1)
+                    self._drop()
+                    if command == b"q":
+                        return
+                elif one is self._listener:
+                    near = one.accept()[0]
+                    far = socket.create_connection(self._target)
+                    self._pairs[near], self._pairs[far] = far, near
+                    self.connections += 1
+                elif one in self._pairs:
+                    self._forward(one)
+
+    def _forward(self, one: socket.socket) -> None:
+        try:
+            data = one.recv(65536)
+            if self.budget is not None:
+                data, self.budget = data[: self.budget], self.budget - len(data)
+            self._pairs[one].sendall(data)
+        except OSError:
+            data = b""
+        if not data or (self.budget is not None and self.budget <= 0):
+            self._drop()
+
+
+class Python:
+    """A Python process that runs `source` and talks over its standard streams."""
+
+    def __init__(self, source: str, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", source, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def read(self) -> str:
+        assert self.process.stdout is not None
+        assert select.select([self.process.stdout], [], [], 20)[0], "the process said nothing"
+        return self.process.stdout.readline().strip()
+
+    def say(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def end(self) -> int:
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        try:
+            return self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+        finally:
+            self.process.stdout.close()  # type: ignore[union-attr]
+
+
+def fifo(**fields: Any) -> Table:
+    return table(sampler=Fifo(), **fields)

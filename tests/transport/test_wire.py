@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gear.errors import ProtocolError
+from gear.transport import messages as m
+from gear.transport import wire
+
+REQUESTS = [
+    (m.Discover("token"), 0),
+    (m.Hello(bytes(16), ""), 0),
+    (m.Attach(bytes(16)), 0),
+    (m.Goodbye(), 0),
+    (m.CreateTable(b"spec"), 0),
+    (m.OpenTable(None), 0),
+    (m.OpenTable("table"), 0),
+    (m.Lease(0, 5, 1), 0),
+    (m.Allocate(255, 5, 1, None), 0),
+    (m.GiveBack(0), 2),
+    (m.Commit(0, 1, 2), 3),
+    (m.Withdraw(0, 1, 5), 0),
+    (m.Select(0, 256, 1, 60.0, 0.5), 0),
+    (m.Hold(0, 2**62), 0),
+    (m.Update(0), 2),
+    (m.Reset(0), 0),
+    (m.Info(), 0),
+    (m.Releases(), 0),
+    (m.Explain(0), 0),
+]
+ANSWERS = [
+    (m.Failed("DataError", "no"), 0),
+    (m.Discovered("name", 10.0, [m.Shard(0, 7400, "/dev/shm/x")]), 0),
+    (m.Welcome(bytes(16), "/dev/shm/x", False), 0),
+    (m.Done(), 0),
+    (m.Opened(b"", 0, 0, "/dev/shm/x/0", 4096, 7), 0),
+    (m.Granted(), 2),
+    (m.Committed(9, [1, 2]), 2),
+    (m.Withdrawn(3), 0),
+    (m.Selected(1, 1, 0.25, 1e9), 1),
+    (m.Updated(3, 1), 0),
+    (m.Informed(b""), 0),
+    (m.Explained("why"), 0),
+    (m.Recall(0, 5), 0),
+    (m.Revoke(0, [1, 2]), 0),
+]
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text() | st.binary(max_size=40),
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=20,
+)
+
+
+@pytest.mark.parametrize(("body", "buffers"), REQUESTS)
+def test_a_request_comes_back_as_it_was(body, buffers):
+    envelope = m.Envelope(m.PROTOCOL, 7, 5, [(1, 9, True)], body)
+    assert wire.decode_request([wire.encode(envelope), *[b""] * buffers]) == envelope
+
+
+@pytest.mark.parametrize(("body", "buffers"), ANSWERS)
+def test_an_answer_comes_back_as_it_was(body, buffers):
+    answer = m.Answer(m.PROTOCOL, 7, body)
+    assert wire.decode_answer([wire.encode(answer), *[b""] * buffers]) == answer
+
+
+def test_every_message_is_tested_above():
+    assert {type(body) for body, _ in REQUESTS} == set(m.Request.__args__)
+    assert {type(body) for body, _ in ANSWERS} == set(m.Reply.__args__)
+
+
+@given(st.lists(st.binary(max_size=60), max_size=4))
+def test_random_bytes_are_refused_and_nothing_else(parts):
+    for decode in (wire.decode_request, wire.decode_answer):
+        with pytest.raises(ProtocolError):
+            decode(parts)
+
+
+@given(JUNK, st.integers(1, 20), st.lists(JUNK, max_size=6))
+def test_well_formed_msgpack_of_the_wrong_shape_is_refused_and_nothing_else(junk, tag, fields):
+    for thing in (junk, [m.PROTOCOL, junk, 0, [], [tag, *fields]], [m.PROTOCOL, 1, 0, junk, [tag]]):
+        try:
+            wire.decode_request([msgspec.msgpack.encode(thing)])
+        except ProtocolError:
+            pass
+
+
+def test_another_version_is_refused_naming_both_whatever_its_shape():
+    header = msgspec.msgpack.encode([m.PROTOCOL + 6, 12, {"new": "fields"}])
+    for decode in (wire.decode_request, wire.decode_answer):
+        with pytest.raises(ProtocolError, match=rf"version {m.PROTOCOL + 6}, this end speaks {m.PROTOCOL}; install"):
+            decode([header])
+    assert wire.request_number(header) == 12
+
+
+def test_missing_and_additional_buffers_are_refused():
+    header = wire.encode(m.Envelope(m.PROTOCOL, 1, 0, [], m.GiveBack(0)))
+    for buffers in ([], [b""], [b""] * 3):
+        with pytest.raises(ProtocolError, match="GiveBack: expected 2 buffers"):
+            wire.decode_request([header, *buffers])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [[7, 256, 1, 1], [7, -1, 1, 1], [7, 0, 2**31, 1], [12, 0, 0, 1, 1.0, None], [12, 0, 1, 1, float("nan"), None]],
+)
+def test_numbers_out_of_range_are_refused(fields):
+    with pytest.raises(ProtocolError):
+        wire.decode_request([msgspec.msgpack.encode([m.PROTOCOL, 1, 0, [], fields])])
+
+
+def test_buffers_become_writable_arrays_of_their_own():
+    values = wire.array(np.arange(5, dtype=np.int32).tobytes(), np.int32, 5, "values")
+    values[0] = 7
+    assert values.tolist() == [7, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("nbytes", [3, 24])
+def test_buffers_of_another_size_are_refused(nbytes):
+    with pytest.raises(ProtocolError, match="values: expected at most 5 elements of 4 bytes"):
+        wire.array(bytes(nbytes), np.int32, 5, "values")
