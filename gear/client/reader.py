@@ -47,6 +47,18 @@ class Reader:
         self, query: Query, timeout: float | None, out: Batch | None, beta: float | None, normalize: Normalize
     ) -> Batch:
         """Select and collect; the pin is released as delivered."""
+        if self._length:
+            plan = self.plan(query.views, query.size, self._length)
+            if out is None:
+                batch = self._new_batch(plan)
+            else:
+                batch = out
+                batch.reuse(plan)
+            selection = self._session.sample(self.open, query.size, plan, batch.buffer)
+            if selection is not None:
+                batch.arrived()
+                batch.fill(selection, beta, normalize)
+                return batch
         batch = self.fetch(query, timeout, out, beta, normalize)
         self._session.release(self.open, batch.selection, True)
         return batch

@@ -108,8 +108,7 @@ def _draw_uniform(segment, params, size, items, probabilities):
     """Every live item with the same probability; the items of a block are consecutive."""
     counters = int64s(segment, params, f.R_COUNTERS)
     blocks = int32s(segment, params, f.R_BLOCKS)
-    live = int32s(segment, params, f.R_LIVE)
-    count = int32s(segment, params, f.R_COUNT)
+    live = int64s(segment, params, f.R_LIVE)
     total, units, places = counters[f.LIVE_ITEMS], counters[f.LIVE_UNITS], np.uint64(counters[f.MOST_PER_UNIT])
     if total == 0:
         return 0
@@ -123,8 +122,9 @@ def _draw_uniform(segment, params, size, items, probabilities):
         while True:
             number = np.uint64(uniform.below(seed, first + n, attempt, bound))
             chosen = number // places
-            unit, place = np.int64(live[chosen]), np.int64(number - chosen * places)
-            if place < count[unit]:
+            entry, place = live[chosen], np.int64(number - chosen * places)
+            unit = entry & uniform.UNIT
+            if place < entry >> 32:
                 break
             attempt += 1
         items[n] = unit * per_unit + place
@@ -143,7 +143,7 @@ def _draw_uniform_limited(segment, params, size, items, probabilities):
     counters = int64s(segment, params, f.R_COUNTERS)
     slots = int64s(segment, params, f.R_SLOTS)
     blocks = int32s(segment, params, f.R_BLOCKS)
-    live = int32s(segment, params, f.R_LIVE)
+    live = int64s(segment, params, f.R_LIVE)
     times = int32s(segment, params, f.R_TIMES)
     whole = params[f.P_ITEM] == f.WHOLE
     places = 1 if whole else params[f.P_ITEMS_PER_BLOCK]
@@ -153,7 +153,7 @@ def _draw_uniform_limited(segment, params, size, items, probabilities):
         while True:
             number = uniform.below(params[f.P_SEED], counters[f.DRAWS] + n, attempt, counters[f.LIVE_UNITS] * places)
             attempt += 1
-            unit, place = np.int64(live[number // places]), number % places
+            unit, place = live[number // places] & uniform.UNIT, number % places
             item = unit
             if not whole:
                 begin, inside = _items_in_block(params, slots, blocks, unit)
@@ -234,9 +234,10 @@ def _smallest(segment, params):
 
 
 @kernel
-def select(segment, params, size, credit, ids, starts, lengths, probabilities):
-    """Reserve the credit still missing, then draw and pin up to `size` items, all or none of the credit.
+def select(segment, params, size, credit, pin, ids, starts, lengths, probabilities):
+    """Reserve the credit still missing, then draw up to `size` items, all or none of the credit.
 
+    pin: 1 pins the slot of each item, 0 leaves that to a caller that lets nothing else happen meanwhile.
     credit: samples reserved by earlier calls for this request. ids, starts: int64[size]; lengths:
     int32[size]; probabilities: float64[size]. Returns (items drawn, credit reserved, smallest non-zero
     probability of any item). With 0 items the credit stays reserved; of a short draw the rest returns.
@@ -257,11 +258,11 @@ def select(segment, params, size, credit, ids, starts, lengths, probabilities):
     counters[f.DRAWS] += n
     counters[f.RESERVED_ITEMS] -= size - n
     if params[f.P_ITEM] == f.WHOLE:
-        _locate_whole(segment, params, n, ids, starts, lengths)
+        _locate_whole(segment, params, n, pin, ids, starts, lengths)
     elif params[f.P_ITEM] == f.STEP:
-        _locate_steps(segment, params, n, ids, starts, lengths)
+        _locate_steps(segment, params, n, pin, ids, starts, lengths)
     else:
-        _locate_windows(segment, params, n, ids, starts, lengths)
+        _locate_windows(segment, params, n, pin, ids, starts, lengths)
     return n, 0, smallest
 
 
@@ -271,7 +272,7 @@ def _id_prefix(params):
 
 
 @kernel
-def _locate_whole(segment, params, n, ids, starts, lengths):
+def _locate_whole(segment, params, n, pin, ids, starts, lengths):
     """Pin the first n slots in `starts`; say where their rows start, how many there are, and their ids."""
     slots = int64s(segment, params, f.R_SLOTS)
     blocks = int32s(segment, params, f.R_BLOCKS)
@@ -281,12 +282,12 @@ def _locate_whole(segment, params, n, ids, starts, lengths):
         block = slots[at + f.FIRST]
         starts[k] = block * steps
         lengths[k] = slots[at + f.LENGTH]
-        slots[at + f.PINS] += 1
+        slots[at + f.PINS] += pin
         ids[k] = prefix | np.int64(blocks[block * f.BLOCK_FIELDS + f.GENERATION]) << row_bits | starts[k]
 
 
 @kernel
-def _locate_steps(segment, params, n, ids, starts, lengths):
+def _locate_steps(segment, params, n, pin, ids, starts, lengths):
     """The same for the first n item indices in `starts`, each a row."""
     slots = int64s(segment, params, f.R_SLOTS)
     blocks = int32s(segment, params, f.R_BLOCKS)
@@ -294,12 +295,13 @@ def _locate_steps(segment, params, n, ids, starts, lengths):
     for k in range(n):
         record = np.int64(np.uint64(starts[k]) // steps) * f.BLOCK_FIELDS
         lengths[k] = 1
-        slots[blocks[record + f.SLOT] * f.SLOT_FIELDS + f.PINS] += 1
+        if pin:
+            slots[blocks[record + f.SLOT] * f.SLOT_FIELDS + f.PINS] += 1
         ids[k] = prefix | np.int64(blocks[record + f.GENERATION]) << row_bits | starts[k]
 
 
 @kernel
-def _locate_windows(segment, params, n, ids, starts, lengths):
+def _locate_windows(segment, params, n, pin, ids, starts, lengths):
     """The same for the first n item indices in `starts`, each a window of rows of one trajectory."""
     slots = int64s(segment, params, f.R_SLOTS)
     blocks = int32s(segment, params, f.R_BLOCKS)
@@ -326,5 +328,5 @@ def _locate_windows(segment, params, n, ids, starts, lengths):
             starts[k] = block * steps + begin - base
         else:
             lengths[k] = min(window, slots[at + f.LENGTH] - t)
-        slots[at + f.PINS] += 1
+        slots[at + f.PINS] += pin
         ids[k] = prefix | np.int64(blocks[record + f.GENERATION]) << row_bits | row

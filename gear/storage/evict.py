@@ -105,7 +105,8 @@ def victim(segment, params, keep):
         draw = counters[f.REMOVER_DRAWS]
         counters[f.REMOVER_DRAWS] += 1
         return np.int64(
-            int32s(segment, params, f.R_REMOVER_LIVE)[uniform.below(seed, draw, 0, counters[f.REMOVER_LIVE])]
+            int64s(segment, params, f.R_REMOVER_LIVE)[uniform.below(seed, draw, 0, counters[f.REMOVER_LIVE])]
+            & uniform.UNIT
         )
     if params[f.P_REMOVER] == f.PRIORITIZED:
         tree = float64s(segment, params, f.R_REMOVER_TREE)

@@ -48,7 +48,7 @@ PARAMS = (
 
 REGIONS = (
     "counters", "floats", "clients", "blocks", "slots", "free_blocks", "free_slots", "live", "position",
-    "count", "starts", "tree", "mins", "raw", "times", "remover_live", "remover_position",
+    "starts", "tree", "mins", "raw", "times", "remover_live", "remover_position",
     "remover_starts", "remover_tree", "remover_mins", "arena", "trajectories",
 )  # fmt: skip
 """Regions behind the scalars, each as (offset, bytes)."""
@@ -76,6 +76,6 @@ ALPHA, EPS, REMOVER_ALPHA, REMOVER_EPS, RATIO, LOW, HIGH, MAX_PRIORITY = range(8
 # Regions of `params`, as indices of their (offset, bytes) pairs.
 (
     R_COUNTERS, R_FLOATS, R_CLIENTS, R_BLOCKS, R_SLOTS, R_FREE_BLOCKS, R_FREE_SLOTS, R_LIVE, R_POSITION,
-    R_COUNT, R_STARTS, R_TREE, R_MINS, R_RAW, R_TIMES, R_REMOVER_LIVE, R_REMOVER_POSITION,
+    R_STARTS, R_TREE, R_MINS, R_RAW, R_TIMES, R_REMOVER_LIVE, R_REMOVER_POSITION,
     R_REMOVER_STARTS, R_REMOVER_TREE, R_REMOVER_MINS, R_ARENA, R_TRAJECTORIES,
 ) = range(len(PARAMS), len(PARAMS) + 2 * len(REGIONS), 2)  # fmt: skip

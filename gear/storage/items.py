@@ -80,28 +80,28 @@ def indices(segment, params, slot, begin, end):
 def add_uniform(segment, params, units, amounts):
     """Raise the item count of each unit, int64[N] each."""
     counters = int64s(segment, params, f.R_COUNTERS)
-    live = int32s(segment, params, f.R_LIVE)
+    live = int64s(segment, params, f.R_LIVE)
     position = int32s(segment, params, f.R_POSITION)
-    count = int32s(segment, params, f.R_COUNT)
     for k in range(units.shape[0]):
-        if count[units[k]] == 0:
-            counters[f.LIVE_UNITS] = uniform.add(live, position, counters[f.LIVE_UNITS], units[k])
-        count[units[k]] += amounts[k]
+        size = uniform.raise_count(live, position, counters[f.LIVE_UNITS], units[k], amounts[k])
+        counters[f.LIVE_UNITS] = size
         counters[f.LIVE_ITEMS] += amounts[k]
-        counters[f.MOST_PER_UNIT] = max(counters[f.MOST_PER_UNIT], count[units[k]])
+        most = uniform.count(live, position, size, units[k])
+        counters[f.MOST_PER_UNIT] = max(counters[f.MOST_PER_UNIT], most)
 
 
 @kernel
 def take_uniform(segment, params, unit, amount):
-    """Lower the item count of a unit; at zero it leaves the list of live units."""
+    """Lower the item count of a unit; at zero it leaves the list of live units. `amount` -1: all of them."""
     counters = int64s(segment, params, f.R_COUNTERS)
-    count = int32s(segment, params, f.R_COUNT)
-    count[unit] -= amount
+    live = int64s(segment, params, f.R_LIVE)
+    position = int32s(segment, params, f.R_POSITION)
+    if amount < 0:
+        amount = uniform.count(live, position, counters[f.LIVE_UNITS], unit)
+        if amount == 0:
+            return
+    counters[f.LIVE_UNITS] = uniform.lower_count(live, position, counters[f.LIVE_UNITS], unit, amount)
     counters[f.LIVE_ITEMS] -= amount
-    if count[unit] == 0:
-        counters[f.LIVE_UNITS] = uniform.remove(
-            int32s(segment, params, f.R_LIVE), int32s(segment, params, f.R_POSITION), counters[f.LIVE_UNITS], unit
-        )
 
 
 @kernel
@@ -183,16 +183,13 @@ def withdraw(segment, params, slot):
             np.zeros(n),
         )
     elif params[f.P_SAMPLER] == f.UNIFORM:
-        count = int32s(segment, params, f.R_COUNT)
         if params[f.P_ITEM] == f.WHOLE:
-            if count[slot] > 0:
-                take_uniform(segment, params, slot, count[slot])
+            take_uniform(segment, params, slot, -1)
             return
         blocks = int32s(segment, params, f.R_BLOCKS)
         block = slots[slot * f.SLOT_FIELDS + f.FIRST]
         while block >= 0:
-            if count[block] > 0:
-                take_uniform(segment, params, block, count[block])
+            take_uniform(segment, params, block, -1)
             block = np.int64(blocks[block * f.BLOCK_FIELDS + f.NEXT])
 
 
@@ -201,11 +198,12 @@ def add_to_remover(segment, params, slot):
     """A closed slot may be removed from now on."""
     counters = int64s(segment, params, f.R_COUNTERS)
     if params[f.P_REMOVER] == f.UNIFORM:
-        counters[f.REMOVER_LIVE] = uniform.add(
-            int32s(segment, params, f.R_REMOVER_LIVE),
+        counters[f.REMOVER_LIVE] = uniform.raise_count(
+            int64s(segment, params, f.R_REMOVER_LIVE),
             int32s(segment, params, f.R_REMOVER_POSITION),
             counters[f.REMOVER_LIVE],
             slot,
+            1,
         )
     elif params[f.P_REMOVER] == f.PRIORITIZED:
         weigh_for_remover(segment, params, slot)
@@ -244,11 +242,12 @@ def take_from_remover(segment, params, slot):
     """A slot that leaves is no candidate any more."""
     counters = int64s(segment, params, f.R_COUNTERS)
     if params[f.P_REMOVER] == f.UNIFORM:
-        counters[f.REMOVER_LIVE] = uniform.remove(
-            int32s(segment, params, f.R_REMOVER_LIVE),
+        counters[f.REMOVER_LIVE] = uniform.lower_count(
+            int64s(segment, params, f.R_REMOVER_LIVE),
             int32s(segment, params, f.R_REMOVER_POSITION),
             counters[f.REMOVER_LIVE],
             slot,
+            1,
         )
     elif params[f.P_REMOVER] == f.PRIORITIZED:
         _set_remover_leaf(segment, params, slot, 0.0)

@@ -151,9 +151,10 @@ class Layout:
             self.data_blocks = max(math.ceil(trajectories * bound), longest)
         per_trajectory = math.ceil((table.mean_length + 1) / steps)
         self.reserve_blocks = max(math.ceil(self.data_blocks * reserve), 2 * per_trajectory, 4)
-        self.data_slots = (
-            trajectories if isinstance(capacity, Trajectories) else min(self.data_blocks, 4 * trajectories)
-        )
+        # Trajectories may be shorter than declared: four times as many have room, in small tables a thousand.
+        self.data_slots = min(self.data_blocks, max(4 * trajectories, 1024))
+        if isinstance(capacity, Trajectories):
+            self.data_slots = trajectories
         self.reserve_slots = self.reserve_blocks
         self.blocks = self.data_blocks + self.reserve_blocks
         self.slots = self.data_slots + self.reserve_slots
@@ -220,9 +221,8 @@ class Layout:
         rtree = tree_starts(self.slots) if isinstance(table.remover, Prioritized) else [0]
         self.tree_levels = {"": tree[:-1], "remover_": rtree[:-1]}
         units = self.units if uniform else 0
-        add("live", "int32", units)
+        add("live", "int64", units)
         add("position", "int32", units)
-        add("count", "int32", units)
         self._add_tree(add, "", tree)
         raw = isinstance(table.remover, Prioritized) or (
             isinstance(table.sampler, Prioritized) and (table.sampler.alpha == 0 or table.max_times_sampled > 0)
@@ -230,7 +230,7 @@ class Layout:
         add("raw", "float32", self.items if raw else 0)
         add("times", "int32", 2 * self.items if table.max_times_sampled else 0)
         rlive = self.slots if isinstance(table.remover, Uniform) else 0
-        add("remover_live", "int32", rlive)
+        add("remover_live", "int64", rlive)
         add("remover_position", "int32", rlive)
         self._add_tree(add, "remover_", rtree)
         self.directory_bytes = at

@@ -17,7 +17,7 @@ from gear.batch import Selection, Update
 from gear.errors import DataError, InsufficientMemory, ProtocolError
 from gear.schema import Prioritized, Table
 from gear.storage import commit as commits
-from gear.storage import draw, format, memory, settle
+from gear.storage import draw, format, memory, sample, settle
 from gear.storage import fields as f
 from gear.storage.blocks import end_leases, lease
 from gear.storage.evict import evict, unpin
@@ -272,13 +272,31 @@ class StoredTable:
         """
         ids, starts = np.empty(size, np.int64), np.empty(size, np.int64)
         lengths, probabilities = np.empty(size, np.int32), np.empty(size, np.float64)
-        n, credit, smallest = draw.select(self.segment, self.params, size, credit, ids, starts, lengths, probabilities)
+        n, credit, smallest = draw.select(
+            self.segment, self.params, size, credit, 1, ids, starts, lengths, probabilities
+        )
         if n == 0:
             return credit
         if n < size:
             ids, starts, lengths, probabilities = ids[:n].copy(), starts[:n], lengths[:n], probabilities[:n]
         number, deadline = self.pins.add(ids, client, parties, ttl)
         return Selection(self.table.name, ids, probabilities, starts, lengths, smallest, number, parties, deadline)
+
+    def sample(
+        self, size: int, plan: npt.NDArray[np.int64], pads: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]
+    ) -> Selection | None:
+        """Select, gather and deliver `size` items in one call; None, with nothing changed, if that cannot be now.
+
+        Nothing is pinned: the owner keeps every other call out meanwhile, so nothing can be evicted.
+        """
+        ids, starts = np.empty(size, np.int64), np.empty(size, np.int64)
+        lengths, probabilities = np.empty(size, np.int32), np.empty(size, np.float64)
+        done, smallest = sample.sample(
+            self.segment, self.params, size, plan, pads, ids, starts, lengths, probabilities, out
+        )
+        if not done:
+            return None
+        return Selection(self.table.name, ids, probabilities, starts, lengths, smallest, 0)
 
     def reclaim(self) -> list[tuple[int, int]]:
         """The reserve is exhausted: revoke pins beyond their client's share; (client, pin) to be told."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gear.batch import Selection, Update
+    from gear.query import Plan
     from gear.schema import Table
     from gear.storage.layout import Grant, Layout
 
@@ -113,6 +114,13 @@ class Session(Protocol):
 
     def select(self, table: OpenTable, size: int, timeout: float | None, parties: int, ttl: float) -> Selection:
         """Draw and pin `size` items; waits for the limiter and for items. The pin lives `ttl` seconds."""
+        ...
+
+    def sample(self, table: OpenTable, size: int, plan: Plan, out: npt.NDArray[np.uint8]) -> Selection | None:
+        """Select, gather by `plan` into `out` and deliver in one go, where the path can do that at once.
+
+        None: not now, or not on this path; nothing has changed, select and gather instead.
+        """
         ...
 
     def hold(self, table: OpenTable, selection: Selection) -> None:

@@ -25,10 +25,14 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gear.batch import Selection, Update
+    from gear.query import Plan
     from gear.schema import Table
 
 WINDOW = 1024
 """Commit entries that may wait for the limiter before `submit` waits too."""
+
+AT_ONCE = 1 << 20
+"""Bytes of a batch up to which gathering under the lock is cheaper than pinning."""
 
 _NO_PRIORITIES = np.empty(0, np.float64)
 
@@ -54,7 +58,8 @@ class InprocSession:
 
     def __init__(self, tables: Sequence[Table] = ()) -> None:
         self._key = os.urandom(16)
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._waiting = 0
         self._closed = False
         self._tables: dict[str, _Local] = {}
@@ -64,7 +69,7 @@ class InprocSession:
 
     def create_table(self, table: Table, timeout: float | None) -> OpenTable:
         """Create, or find an equal one."""
-        with self._changed:
+        with self._lock:
             self._check_open()
             local = self._tables.get(table.name)
             if local is None:
@@ -89,7 +94,7 @@ class InprocSession:
 
     def open_table(self, name: str | None, timeout: float | None) -> OpenTable:
         """The table of that name, or the only one."""
-        with self._changed:
+        with self._lock:
             self._check_open()
             if name is None and len(self._tables) == 1:
                 return next(iter(self._tables.values())).open
@@ -107,14 +112,14 @@ class InprocSession:
 
     def lease(self, table: OpenTable, blocks: int, slots: int, timeout: float | None) -> Grant:
         """Up to that many, at once."""
-        with self._changed:
+        with self._lock:
             local = self._local(table)
             return local.stored.lease(local.client, blocks, slots)
 
     def allocate(self, table: OpenTable, blocks: int, slots: int, timeout: float | None) -> Grant:
         """Exactly that many, for a commit that follows."""
         deadline = _deadline(timeout)
-        with self._changed:
+        with self._lock:
             local = self._local(table)
             if local.queue.starved:
                 self._revoke(local)
@@ -125,7 +130,7 @@ class InprocSession:
 
     def give_back(self, table: OpenTable, grant: Grant) -> None:
         """Return unused leases."""
-        with self._changed:
+        with self._lock:
             local = self._local(table)
             local.stored.give_back(local.client, grant.blocks, grant.slots)
             self._advance(local)
@@ -146,7 +151,7 @@ class InprocSession:
         else:
             given = np.atleast_1d(np.asarray(priorities, np.float64))
         entry = np.empty(1, COMMIT_ENTRY)
-        with self._changed:
+        with self._lock:
             local = self._local(table)
             if local.pending >= WINDOW:
                 self._sleep_until(lambda: local.pending < WINDOW, _deadline(timeout), local.queue.insert_obstacle)
@@ -175,7 +180,7 @@ class InprocSession:
 
     def wait(self, table: OpenTable, sequence: int, timeout: float | None) -> None:
         """Return once every entry up to `sequence` is committed."""
-        with self._changed:
+        with self._lock:
             local = self._local(table)
             if local.pending:
                 self._sleep_until(
@@ -186,7 +191,7 @@ class InprocSession:
 
     def withdraw(self, table: OpenTable, first: int, last: int) -> int:
         """Drop the entries first..last that are not committed; returns how many."""
-        with self._changed:
+        with self._lock:
             local = self._local(table)
             dropped = local.queue.withdraw(local.client, first, last)
             self._changed.notify_all()
@@ -194,14 +199,14 @@ class InprocSession:
 
     def committed(self, table: OpenTable) -> int:
         """Highest sequence number committed."""
-        with self._changed:
+        with self._lock:
             local = self._local(table)
             return local.stored.committed(local.client)
 
     def select(self, table: OpenTable, size: int, timeout: float | None, parties: int, ttl: float) -> Selection:
         """Draw and pin `size` items."""
         deadline = _deadline(timeout)
-        with self._changed:
+        with self._lock:
             local = self._local(table)
             self._expire(local)
             if local.queue.idle:
@@ -214,15 +219,25 @@ class InprocSession:
             )
             return selection
 
+    def sample(self, table: OpenTable, size: int, plan: Plan, out: npt.NDArray[np.uint8]) -> Selection | None:
+        """Select, gather and deliver under the lock, while the batch is small and nobody waits before."""
+        if plan.nbytes > AT_ONCE:
+            return None
+        with self._lock:
+            local = self._local(table)
+            if not local.queue.idle:
+                return None
+            return local.stored.sample(size, plan.rows, plan.pads, out)
+
     def hold(self, table: OpenTable, selection: Selection) -> None:
         """Join the pin of a selection."""
-        with self._changed:
+        with self._lock:
             local = self._local(table)
             local.stored.pins.hold(local.client, selection.pin)
 
     def release(self, table: OpenTable, selection: Selection, delivered: bool) -> None:
         """End this party's hold, at once."""
-        with self._changed:
+        with self._lock:
             local = self._local(table)
             local.revoked.discard(selection.pin)
             local.stored.pins.release(local.client, selection.pin, delivered)
@@ -241,7 +256,7 @@ class InprocSession:
         timeout: float | None,
     ) -> Update:
         """Set raw priorities."""
-        with self._changed:
+        with self._lock:
             local = self._local(table)
             update = local.stored.update(ids, priorities)
             self._advance(local)
@@ -249,20 +264,20 @@ class InprocSession:
 
     def reset(self, table: OpenTable, timeout: float | None) -> None:
         """Drop every trajectory of the table."""
-        with self._changed:
+        with self._lock:
             local = self._local(table)
             local.stored.reset()
             self._advance(local)
 
     def info(self, timeout: float | None) -> dict[str, Any]:
         """Figures of each table."""
-        with self._changed:
+        with self._lock:
             self._check_open()
             return {"path": self.path, "tables": {name: local.stored.info() for name, local in self._tables.items()}}
 
     def close(self) -> None:
         """Drop the tables; their memory goes when the last array over it does."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._tables.clear()
             self._changed.notify_all()

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from gear.query import Plan
     from gear.schema import Table
 
 
@@ -220,6 +221,10 @@ class RemoteSession(Remote):
         """A selection came after its caller had given up."""
         assert self._talk is not None
         self._talk.releases.append((index, call.answer.pin, False))
+
+    def sample(self, table: OpenTable, size: int, plan: Plan, out: npt.NDArray[np.uint8]) -> Selection | None:
+        """Never: the shard draws, this process gathers."""
+        return None
 
     def hold(self, table: OpenTable, selection: Selection) -> None:
         """Join the pin of a selection."""

@@ -24,7 +24,7 @@ WHOLE = BEGIN | END | TERMINATED
 
 def table(name: str = "table", **fields: Any) -> Table:
     fields = {
-        "capacity": Steps(1000),
+        "capacity": Steps(4000),
         "item": Whole(),
         "mean_length": 10,
         "max_length": 10,
