@@ -56,7 +56,7 @@ def _server_parser() -> argparse.ArgumentParser:
     add("--devices", default="cpu", help="what holds the tables: 'cpu' (GPU numbers come in a later release)")
     add("--host", default="127.0.0.1", help="address to listen on; a token is required unless it is loopback")
     add("--port", type=_checked(_port), default=DEFAULT_PORT, help="public port, 0 for any free one")
-    add("--name", type=_checked(check_name), default="", help="name of the server on this host (default gear-PORT)")
+    add("--name", type=_checked(check_name), default=None, help="name of the server on this host (default gear-PORT)")
     add("--memory", type=_checked(parse_size), default=None, help="most that all tables may take, such as 8GiB")
     add("--token-file", default=None, help="file with the token that clients must give; only you may read it")
     add("--log-level", choices=_LEVELS, default="info")
@@ -78,7 +78,7 @@ def server_main(arguments: Sequence[str] | None = None) -> int:
     try:
         host = config.resolve(parsed.host)
         options = config.Options(
-            name=parsed.name,
+            name=parsed.name or "",
             host=host,
             port=parsed.port,
             devices=config.check_devices(parsed.devices),

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hmac
 import os
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gear.errors import InsufficientMemory, ProtocolError
 from gear.transport.door import CLIENTS, is_held
+from gear.transport.messages import Hello
 
 MOST_CLIENTS = 4096
 MOST_ANSWERS = 4096
@@ -29,6 +29,7 @@ class Client:
     ----------
     route : routing id of its connection, kept after it broke.
     descriptor : of its connection, -1 while it is silent.
+    attempt : number of that connection.
     last : highest request number received.
     answers : by request number, until the client has them.
     rows : its number in each table it uses.
@@ -39,6 +40,7 @@ class Client:
     identity: bytes
     route: bytes = b""
     descriptor: int = -1
+    attempt: int = 0
     last: int = 0
     answers: dict[int, list[bytes]] = field(default_factory=dict)
     rows: dict[int, int] = field(default_factory=dict)
@@ -95,29 +97,31 @@ class Clients:
         """The client that speaks on that connection."""
         return self._by_route.get(route)
 
-    def hello(self, identity: bytes, route: bytes, descriptor: int) -> tuple[Client, Client | None, bool]:
+    def hello(self, hello: Hello, route: bytes, descriptor: int) -> tuple[Client, Client | None, bool] | None:
         """A client greets on a connection.
 
-        Returns it, a client whose connection is thereby known to be gone, and whether it was known before.
+        Returns it, a client whose connection is thereby known to be gone, and whether it was known before; None
+        if the client has since greeted on a later connection.
 
         Raises
         ------
         InsufficientMemory
             If there are too many.
         """
-        gone = self._by_descriptor.get(descriptor)
-        if gone is not None:
-            self.lost(descriptor)
-        client = self._by_identity.get(identity)
+        client = self._by_identity.get(hello.client)
         resumed = client is not None
+        if client is not None and hello.attempt <= client.attempt:
+            return None
+        gone = self.lost(descriptor)
         if client is None:
             if len(self) >= MOST_CLIENTS:
                 raise InsufficientMemory(f"the server has {MOST_CLIENTS} clients, the most it can have")
-            client = self._by_identity[identity] = Client(identity)
+            client = self._by_identity[hello.client] = Client(hello.client)
         self._by_route.pop(client.route, None)
         self._by_descriptor.pop(client.descriptor, None)
         self._silent.discard(client)
-        client.route, client.descriptor, client.patience = route, descriptor, _FIRST_CHECK
+        client.attempt, client.patience = hello.attempt, _FIRST_CHECK
+        client.route, client.descriptor = route, descriptor
         self._by_route[route] = self._by_descriptor[descriptor] = client
         return client, gone if gone is not client else None, resumed
 
@@ -185,8 +189,3 @@ class Clients:
         for client in self._by_identity.values():
             if client.lock is not None:
                 os.close(client.lock)
-
-
-def now() -> float:
-    """The clock of all deadlines here."""
-    return time.monotonic()

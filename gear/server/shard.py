@@ -61,7 +61,8 @@ class Shard:
         self.ready = Ready(self._router.bind_to_random_port(f"tcp://{options.host}"), path)
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll = select.poll()
-        for descriptor in (int(self._router.fd), int(self._monitor.fd), self._wake_reader):
+        self._monitor_descriptor = int(self._monitor.fd)
+        for descriptor in (int(self._router.fd), self._monitor_descriptor, self._wake_reader):
             self._poll.register(descriptor, select.POLLIN)
         self._clients = Clients(self._directory, nonce)
         self._service = Service(self._directory, options.memory, self._clients, self._send, self.wake, self._about)
@@ -99,22 +100,24 @@ class Shard:
 
     def serve(self) -> None:
         """Serve until `stop`."""
-        more = False
+        self._hear_connections()  # a socket's descriptor signals only what comes after somebody found nothing
+        more = True
         while not self._stopping:
             now = time.monotonic()
-            self._poll.poll(0 if more else self._patience(now))
-            try:
+            came = {descriptor for descriptor, _ in self._poll.poll(0 if more else self._patience(now))}
+            if self._wake_reader in came:
                 os.read(self._wake_reader, 4096)
-            except BlockingIOError:
-                pass
-            self._service.tables.finish()
-            self._hear_connections()
+                self._service.tables.finish()
+            if self._monitor_descriptor in came:
+                self._hear_connections()
             more = self._hear_messages()
             now = time.monotonic()
             self._service.tick(now)
             for client in self._clients.dead(now):
                 logger.info("client %s is dead, what it held is free", client.identity.hex()[:8])
                 self._service.fence(client)
+            # What was sent since may have taken the signal of a message that has come meanwhile.
+            more = more or readable(self._router)
 
     def _patience(self, now: float) -> int | None:
         """Milliseconds until something is due."""
@@ -186,10 +189,13 @@ class Shard:
         if descriptor not in self._live:  # it broke before its first message was read
             return
         try:
-            client, gone, resumed = self._clients.hello(hello.client, sender, descriptor)
+            greeted = self._clients.hello(hello, sender, descriptor)
         except GearError as error:
             self._refuse(sender, 0, error)
             return
+        if greeted is None:
+            return
+        client, gone, resumed = greeted
         if gone is not None:
             self._service.suspend(gone)
         if resumed:

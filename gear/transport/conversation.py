@@ -40,7 +40,12 @@ class _Waiter:
 
     def __init__(self, ready: Callable[[], bool]) -> None:
         self.ready = ready
-        self.bell = threading.Event()
+        self.bell: threading.Event | None = None  # a leader needs none
+
+
+def _ring(follower: _Waiter) -> None:
+    assert follower.bell is not None
+    follower.bell.set()
 
 
 class Conversation:
@@ -75,6 +80,7 @@ class Conversation:
         self._number = 0
         self._waiters: list[_Waiter] = []
         self._leader: _Waiter | None = None
+        self._asleep = False
 
     # Sending
 
@@ -166,6 +172,8 @@ class Conversation:
                     self._waiters.append(waiter)
                 if self._leader is None:
                     self._leader = waiter
+                elif self._leader is not waiter and waiter.bell is None:
+                    waiter.bell = threading.Event()
                 self._sleep(waiter, min(deadline - now, self.link.patience(now)))
         finally:
             if waiter is not None:
@@ -173,17 +181,21 @@ class Conversation:
                 if self._leader is waiter:
                     self._leader = None
                     if self._waiters:
-                        self._waiters[0].bell.set()
+                        _ring(self._waiters[0])
 
     def _sleep(self, waiter: _Waiter, seconds: float) -> None:
-        sleep = self.link.sleeper() if self._leader is waiter else waiter.bell.wait
+        leads = waiter.bell is None or self._leader is waiter
+        sleep = self.link.sleeper() if leads else waiter.bell.wait  # type: ignore[union-attr]
         ask = False
+        self._asleep |= leads
         self.lock.release()
         try:
             ask = sleep(seconds)
         finally:
             self.lock.acquire()
-        waiter.bell.clear()
+            self._asleep &= not leads
+        if waiter.bell is not None:
+            waiter.bell.clear()
         if ask and self._leader is waiter:
             self._tend(time.monotonic())
 
@@ -192,9 +204,10 @@ class Conversation:
         for waiter in self._waiters:
             if self._error is not None or waiter.ready():
                 if waiter is self._leader:
-                    self.link.ring()
+                    if self._asleep:
+                        self.link.ring()
                 else:
-                    waiter.bell.set()
+                    _ring(waiter)
 
     # Receiving
 

@@ -45,7 +45,7 @@ class Link:
         self.lost: GearError | None = None
         self.reconnects = 0
         self._heartbeat, self._alive = heartbeat, alive
-        self._hello = encode(m.Envelope(m.PROTOCOL, 0, 0, [], m.Hello(identity, token)))
+        self._identity, self._token, self._attempt = identity, token, 0
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._state, self._due, self._backoff = _DOWN, now, _FIRST_BACKOFF
         self._greet(now)
@@ -117,7 +117,9 @@ class Link:
     def _greet(self, now: float) -> None:
         self._channel = Channel(self.endpoint, self._heartbeat, self._bell)
         self._state, self._due = _GREETING, now + _GREETING_SECONDS
-        self._channel.send([self._hello])
+        self._attempt += 1
+        hello = m.Hello(self._identity, self._token, self._attempt)
+        self._channel.send([encode(m.Envelope(m.PROTOCOL, 0, 0, [], hello))])
         self.ring()  # whoever sleeps does so on the connection before
 
     def _drop(self, due: float) -> None:

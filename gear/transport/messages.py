@@ -49,10 +49,11 @@ class Discover(Message, tag=1):
 
 
 class Hello(Message, tag=2):
-    """First on every connection; the same identity on a later one resumes the client."""
+    """First on every connection; the same identity on a later one resumes the client. `attempt` rises."""
 
     client: Identity
     token: Text
+    attempt: Number
 
 
 class Attach(Message, tag=3):

@@ -115,6 +115,8 @@ def commit_arrays(parts: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarra
         If a size does not fit.
     """
     entries = array(parts[1], COMMIT_ENTRY, MAX_ENTRIES, "Commit entries")
+    if not len(entries):
+        raise ProtocolError("Commit: expected at least one entry, got none")
     blocks = array(parts[2], np.int32, MAX_ROWS, "Commit blocks")
     priorities = array(parts[3], np.float64, MAX_ROWS, "Commit priorities")
     return entries, blocks, priorities

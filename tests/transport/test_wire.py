@@ -12,7 +12,7 @@ from gear.transport import wire
 
 REQUESTS = [
     (m.Discover("token"), 0),
-    (m.Hello(bytes(16), ""), 0),
+    (m.Hello(bytes(16), "", 1), 0),
     (m.Attach(bytes(16)), 0),
     (m.Goodbye(), 0),
     (m.CreateTable(b"spec"), 0),

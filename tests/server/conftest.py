@@ -1,0 +1,7 @@
+"""The fixtures of the transport tests, for tests of the server."""
+
+from __future__ import annotations
+
+from tests.transport.conftest import name, open_session, server, session
+
+__all__ = ["name", "open_session", "server", "session"]

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gear.errors import AuthenticationError
+from gear.server import cli
+from gear.server.config import parse_size
+from gear.transport.shm import connect
+from tests.transport.helpers import table
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gear.server", *arguments], capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+def test_the_ready_line_is_the_only_one_and_says_address_name_devices_and_memory(start_server):
+    server = start_server("--memory", "256MiB")
+    assert re.fullmatch(r"127\.0\.0\.1:\d+", server.address)
+    assert server.fields == {
+        "address": server.address, "name": server.name, "devices": "cpu", "memory": "256.00MiB"
+    }  # fmt: skip
+    server.process.terminate()
+    assert server.process.stdout.read() == b""
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("devices", "message"),
+    [
+        ("97", "GPU 97 is not there"),
+        ("0,98", r"GPU .*98 is not there"),
+        ("cpu:2", "several shards come in a later release"),
+        ("tpu", "expected 'cpu' or GPU numbers like '0,1'"),
+    ],
+)
+def test_devices_that_are_not_there_are_an_error_and_never_another_device(devices, message):
+    ended = run("--devices", devices, "--port", "0")
+    assert ended.returncode == 2
+    assert re.search(f"gear-server: error: --devices .*{message}", ended.stderr)
+    assert ended.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--memory", "plenty"),
+        ("--port", "70000"),
+        ("--name", "../x"),
+        ("--client-timeout", "0"),
+        ("--log-level", "loud"),
+    ],
+)
+def test_bad_options_are_refused_naming_them(arguments):
+    ended = run(*arguments)
+    assert ended.returncode == 2
+    assert arguments[0] in ended.stderr
+    assert arguments[1] in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1048576", 1 << 20),
+        ("8GiB", 8 << 30),
+        ("8g", 8 << 30),
+        ("500MB", 500_000_000),
+        ("1.5 KiB", 1536),
+        ("2tib", 2 << 40),
+    ],
+)
+def test_sizes(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1", "0", "1 parsec", "1e9"])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(ValueError, match="expected a size"):
+        parse_size(text)
+
+
+def test_an_address_beyond_loopback_needs_a_token():
+    ended = run("--host", "0.0.0.0", "--port", "0")
+    assert ended.returncode == 2
+    assert "not loopback: a token is required" in ended.stderr
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text("a-long-secret\n")
+    path.chmod(0o600)
+    return path
+
+
+def test_a_token_file_that_everybody_can_read_is_refused(token_file):
+    token_file.chmod(0o644)
+    ended = run("--token-file", str(token_file), "--port", "0")
+    assert ended.returncode == 2
+    assert "everybody can read or write it; chmod 600" in ended.stderr
+    assert "a-long-secret" not in ended.stderr
+
+
+@pytest.mark.parametrize(("content", "message"), [("short\n", "8 to 4096 characters, got 5"), (None, "No such file")])
+def test_a_token_file_without_a_usable_token_is_refused(tmp_path, content, message):
+    path = tmp_path / "token"
+    if content is not None:
+        path.touch(0o600)
+        path.write_text(content)
+    ended = run("--token-file", str(path), "--port", "0")
+    assert ended.returncode == 2
+    assert message in ended.stderr
+
+
+def test_a_server_with_a_token_lets_in_who_has_it_and_shows_it_to_nobody(start_server, token_file, monkeypatch):
+    server = start_server("--token-file", str(token_file), "--log-level", "debug")
+    for token, message in (("wrong-secret", "the token is wrong"), (None, "wants a token and none was given")):
+        with pytest.raises(AuthenticationError, match=f"{message}; pass token=... or set GEAR_TOKEN"):
+            connect(server.address, token, 5.0)
+    session = connect(server.address, "a-long-secret", 5.0)
+    session.create_table(table(), 5.0)
+    shard = session.info(5.0)["pid"]
+    session.close()
+    monkeypatch.setenv("GEAR_TOKEN", "a-long-secret")
+    connect(server.address, timeout=5.0).close()
+    for pid in (server.process.pid, shard):
+        assert b"a-long-secret" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+        assert b"a-long-secret" not in Path(f"/proc/{pid}/environ").read_bytes()
+    assert "secret" not in server.log.read_text()
+
+
+def test_the_shard_wants_the_token_too(start_server, token_file):
+    from gear.transport.discovery import discover
+    from gear.transport.shm import RemoteSession
+
+    server = start_server("--token-file", str(token_file))
+    shard = discover(server.address, "a-long-secret", 5.0).shards[0]
+    for endpoint in (f"tcp://127.0.0.1:{shard.port}", f"ipc://{shard.socket}"):
+        with pytest.raises(AuthenticationError, match="the token is wrong"):
+            RemoteSession(endpoint, "wrong-secret", 1.0, 5.0)
+
+
+def test_gear_info_shows_the_figures(server, session, name, capsys):
+    session.create_table(table(name), 5.0)
+    assert cli.main(["info", server.address, "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["name"] == server.name
+    assert figures["tables"][name]["items"] == 0
+    assert cli.main(["info", server.address]) == 0
+    assert f"  {name}:\n" in capsys.readouterr().out
+
+
+def test_gear_info_of_nobody_is_an_error(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+        assert cli.main(["info", f"127.0.0.1:{port}", "--timeout", "0.2"]) == 1
+    assert f"no gear-server answered at 127.0.0.1:{port}" in capsys.readouterr().err
+
+
+def test_commands_show_their_help_and_version(capsys):
+    for main in (cli.main, cli.server_main):
+        for option in ("--help", "--version"):
+            with pytest.raises(SystemExit) as ended:
+                main([option])
+            assert ended.value.code == 0
+    assert "gear-server" in capsys.readouterr().out
+
+
+def test_the_command_line_needs_no_kernels_to_say_what_is_wrong():
+    code = (
+        "import sys; from gear.server import cli; cli.server_main(['--devices', '97']); print('numba' in sys.modules)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
+    assert ended.stdout == "False\n"
