@@ -30,10 +30,10 @@ lint: $(STAMP) ## ruff and mypy
 	$(BIN)/mypy
 
 soak: $(STAMP) ## writers and readers for 30 s, every trajectory checked
-	$(BIN)/python benchmarks/soak.py
+	$(BIN)/python -m benchmarks.soak
 
 bench: $(STAMP) ## speed against bare NumPy, as ratios
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python -m benchmarks.run
 
 clean: ## remove .venv and caches
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

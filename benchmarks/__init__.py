@@ -1,0 +1,1 @@
+"""Speed and soak: figures that are ratios to limits measured in the same run."""
