@@ -136,6 +136,7 @@ class Service:
         if row is None:
             row = client.rows[index] = hosted.stored.attach(client.identity)
             hosted.clients[row] = client
+            self._recall(hosted)  # everybody's share has become smaller
         return hosted, row
 
     # Time
@@ -150,9 +151,7 @@ class Service:
             if hosted.queue.starved and now >= hosted.reclaim_at:
                 hosted.reclaim_at = now + _RECLAIM_SECONDS
                 self._revoke(hosted, hosted.stored.reclaim())
-                for row, blocks in hosted.stored.recall_leases():
-                    if row in hosted.clients:
-                        self._send(hosted.clients[row], 0, m.Recall(hosted.index, blocks), _NOTHING)
+                self._recall(hosted)
 
     def next_due(self, now: float) -> float | None:
         """Seconds until `tick` has something to do."""
@@ -166,6 +165,11 @@ class Service:
             if hosted.queue.starved:
                 due.append(hosted.reclaim_at - now)
         return max(0.0, min(due)) if due else None
+
+    def _recall(self, hosted: Hosted) -> None:
+        for row, blocks in hosted.stored.recall_leases():
+            if row in hosted.clients:
+                self._send(hosted.clients[row], 0, m.Recall(hosted.index, min(blocks, m.MAX_ROWS)), _NOTHING)
 
     def _revoke(self, hosted: Hosted, told: list[tuple[int, int]]) -> None:
         by_client: dict[int, list[int]] = {}

@@ -68,6 +68,7 @@ class Remote:
         self._talk: Conversation | None = None
         self._door: Door | None = None
         self._attendant: Attendant | None = None
+        self._recalled: dict[int, int] = {}
         self._beginning = threading.Lock()
         self._boxes: dict[int, Outbox] = {}
         self._revoked: dict[tuple[int, int], bool] = {}
@@ -146,6 +147,13 @@ class Remote:
         talk = self._talk
         if talk is None:
             return False
+        while self._recalled:
+            index, blocks = self._recalled.popitem()
+            box = self._boxes[index]
+            if blocks > 0 and box.table.recall is not None:
+                grant = box.table.recall(blocks)
+                with talk.lock:
+                    box.give_back(grant.blocks, grant.slots)
         with talk.lock:
             if not talk.led:
                 talk.look()
@@ -162,6 +170,8 @@ class Remote:
             blocks, slots = box.spare(body.blocks, body.blocks)
             box.asked = 0
             box.give_back(np.array(blocks, np.int32), np.array(slots, np.int32))
+            # The pool's lock is held by threads that wait for this one: the attendant asks it, without ours.
+            self._recalled[body.table] = body.blocks - len(blocks)
             return
         for pin in body.pins:
             reading = pin in box.table.reading
