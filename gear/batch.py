@@ -265,6 +265,10 @@ class Batch(Mapping[str, Any]):
         """A batch of the same kind over another buffer."""
         return Batch(self._plan, buffer)
 
+    def outgrown(self, plan: Plan) -> bool:
+        """Whether this is a loader's buffer that a batch of `plan` does not fit into: time for a larger one."""
+        return self._transient and plan.nbytes > len(self._buffer)
+
     def lend(self) -> None:
         """Mark that the buffer will be overwritten, so that `keep` copies it."""
         self._transient = True

@@ -86,7 +86,8 @@ class Reader:
     def select(self, size: int, parties: int, timeout: float | None, ttl: float) -> Selection:
         """Draw and pin."""
         selection = self._session.select(self.open, size, timeout, parties, ttl)
-        self._held.add(selection.pin)
+        if parties == 1:  # with several the selector may be a mere coordinator: a party holds when it collects
+            self._held.add(selection.pin)
         return selection
 
     def collect(
@@ -142,7 +143,7 @@ class Reader:
         table, session, pin = self.open, self._session, selection.pin
         lengths = selection.lengths
         plan = self.plan(views, len(lengths), self._length or max(1, int(lengths.max(initial=1))))
-        if out is None:
+        if out is None or out.outgrown(plan):
             batch = self._new_batch(plan)
         else:
             batch = out

@@ -225,12 +225,17 @@ class StoredTable:
             )
         if fault == commits.TOO_LONG:
             raise DataError(f"{name}: the trajectory is longer than the {self.layout.max_length} steps it may have")
+        if not len(entries):
+            raise ProtocolError(
+                f"{name}: blocks or priorities came without an entry; nothing of the message was applied"
+            )
+        bad = entries[entry]
         problem = {
-            commits.BAD_SEQUENCE: f"sequence {entries['sequence'][entry]} does not follow the ones before",
-            commits.BAD_SLOT: f"slot {entries['slot'][entry]} is not leased to this client or not open",
+            commits.BAD_SEQUENCE: f"sequence {bad['sequence']} does not follow the ones before",
+            commits.BAD_SLOT: f"slot {bad['slot']} is not leased to this client or not open",
             commits.BAD_BLOCK: "a block is not leased to this client or named twice",
-            commits.BAD_LENGTH: f"length {entries['length'][entry]} can not be committed with these flags",
-            commits.BAD_FLAGS: f"flags {entries['flags'][entry]} do not fit publish={self.table.publish!r}",
+            commits.BAD_LENGTH: f"length {bad['length']} can not be committed with these flags",
+            commits.BAD_FLAGS: f"flags {bad['flags']} do not fit publish={self.table.publish!r}",
             commits.BAD_COUNT: "the number of blocks or priorities does not fit the entry",
         }[fault]
         raise ProtocolError(f"{name}: {problem}; nothing of the message was applied")
@@ -369,6 +374,10 @@ class StoredTable:
             "quarantined_blocks": quarantined,
             "pins": len(self.pins),
             "clients": sum(not k.suspended for k in self._clients.values()),
+            "silent_clients": sum(
+                k.suspended and (self.pins.any_of(row) or bool(self._records[row, f.LEASED_BLOCKS]))
+                for row, k in self._clients.items()
+            ),
             "capacity": {type(self.table.capacity).__name__.lower(): self.table.capacity.n},
             "block_steps": layout.block_steps,
             "block_bytes": layout.block_bytes,

@@ -149,3 +149,13 @@ def test_weights_follow_the_beta_of_the_loader(embed):
 def test_prefetch_must_be_a_whole_number(embed):
     with pytest.raises(gear.DataError, match="prefetch must be a whole number >= 1, got 0"):
         embed().loader(8, prefetch=0)
+
+
+def test_whole_trajectories_that_grow_longer_get_larger_buffers(embed):
+    client = embed(item=gear.Whole(), capacity=gear.Trajectories(1), max_length=200)
+    with client.loader(4, prefetch=1) as loader:
+        for length in (3, 20, 150, 5):
+            client.insert(rows(length))
+            deadline = time.monotonic() + 10
+            while next(loader)["step"].shape[1] != length:  # what was ready before still comes
+                assert time.monotonic() < deadline
