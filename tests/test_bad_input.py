@@ -47,7 +47,10 @@ BAD_TRAJECTORIES = {
         r"column 'obs': expected float32\[T, 3\], got float64\[5, 3\]; cast it or declare float64",
     ),
     "wrong shape": ({**good(), "obs": np.zeros((5, 4), np.float32)}, r"expected float32\[T, 3\], got float32\[5, 4\]"),
-    "unequal lengths": ({**good(), "reward": np.zeros(4, np.float32)}, r"columns have unequal lengths: obs 5, reward 4; expected one row per step"),
+    "unequal lengths": (
+        {**good(), "reward": np.zeros(4, np.float32)},
+        r"columns have unequal lengths: obs 5, reward 4; expected one row per step",
+    ),
     "zero steps": (good(0), r"(?i)no steps|zero|at least one"),
     "longer than the capacity": (good(101), r"101 steps does not fit .* capacity is 100 steps"),
 }
