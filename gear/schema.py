@@ -107,7 +107,8 @@ class Table(Spec, frozen=True):
     seed : int
         Seed of the table's draws.
     open_ttl : float
-        Seconds that an open trajectory owned by the table may go without an append.
+        Seconds that an open trajectory owned by the table may go without an append. Part of the declaration
+        already; nothing opens such trajectories yet.
     """
 
     name: str

@@ -34,6 +34,7 @@ WINDOW = 1024
 AT_ONCE = 1 << 20
 """Bytes of a batch up to which gathering under the lock is cheaper than pinning."""
 
+_NEVER = float("inf")
 _NO_PRIORITIES = np.empty(0, np.float64)
 
 
@@ -188,6 +189,8 @@ class InprocSession:
                     _deadline(timeout),
                     local.queue.insert_obstacle,
                 )
+            for refused in [number for number in local.errors if number <= sequence]:
+                raise local.errors.pop(refused)
 
     def withdraw(self, table: OpenTable, first: int, last: int) -> int:
         """Drop the entries first..last that are not committed; returns how many."""
@@ -225,6 +228,8 @@ class InprocSession:
             return None
         with self._lock:
             local = self._local(table)
+            if local.stored.pins.next_expiry != _NEVER:
+                self._expire(local)
             if not local.queue.idle:
                 return None
             return local.stored.sample(size, plan.rows, plan.pads, out)
