@@ -91,6 +91,10 @@ class Shard:
         except BlockingIOError:
             pass
 
+    def wake_on_signals(self) -> None:
+        """Let a signal end the poll, also one that comes just before it: its handler runs between two calls only."""
+        signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
+
     def stop(self) -> None:
         """End `serve` soon."""
         self._stopping = True
@@ -246,6 +250,7 @@ class Shard:
         self._monitor.close(0)
         self._router.close(0)
         self._context.term()
+        signal.set_wakeup_fd(-1)
         self._clients.close()
         runtime.clear(self._directory, self._options.discard)
 
@@ -262,6 +267,7 @@ def main() -> int:
     warm()
     shard = Shard(options)
     signal.signal(signal.SIGTERM, lambda *_: shard.stop())
+    shard.wake_on_signals()
     with os.fdopen(os.dup(1), "wb") as out:
         out.write(msgspec.json.encode(shard.ready) + b"\n")
     # The supervisor closes its end when it dies; nothing is ever said there again.
