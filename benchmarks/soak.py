@@ -13,19 +13,23 @@ import argparse
 import json
 import os
 import secrets
+import select
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import gear
-from benchmarks.soak_actors import TABLES
+from benchmarks.soak_actors import TABLES, acknowledged, check
 
-WRITERS = ("insert", "pipelined", "many", "writer")
-READERS = ("sample", "select")
-STOPPED = 2.5
-"""Seconds that a process is stopped; the server's client timeout is 1."""
+WRITERS = {"insert": 1, "pipelined": 2, "many": 3, "writer": 4}
+READERS = {"sample": 5, "select": 6}
+STOPPED = 3.0
+"""Seconds that a writer and a reader are stopped together; the server's client timeout is 1."""
+HOLDINGS = ("leased_blocks", "held_blocks", "quarantined_blocks", "pins", "reserved_items")
 
 
 class Soak:
@@ -34,154 +38,201 @@ class Soak:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.failed = False
-        self.processes: dict[str, subprocess.Popen[str]] = {}
-        command = [sys.executable, "-m", "gear.server", "--devices", "cpu", "--port", "0", "--discard"]
-        command += ["--name", f"soak-{secrets.token_hex(4)}", "--client-timeout", "1", "--log-level", "warning"]
-        self.server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self.server.stdout is not None
-        self.address = self.server.stdout.readline().split("address=")[1].split()[0]
+        self.address = ""
+        self.name = f"soak-{secrets.token_hex(4)}"
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def verdict(self, what: str, ok: bool, figures: object = "") -> None:
         """Say whether a property held."""
         self.failed |= not ok
         print(f"{'ok    ' if ok else 'FAILED'} {what}  {figures}", flush=True)
 
-    def start(self, role: str, number: int) -> None:
-        """Start one actor; it ends when its standard input closes, with its account as JSON on standard output."""
-        command = [sys.executable, "-m", "benchmarks.soak_actors", self.address, role, str(number), str(self.seed)]
-        self.processes[role] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def serve(self, timeout: float = 60.0) -> None:
+        """Start the server and wait for its ready line."""
+        command = [sys.executable, "-m", "gear.server", "--devices", "cpu", "--port", "0", "--discard"]
+        command += ["--name", self.name, "--client-timeout", "1", "--log-level", "warning"]
+        self.server = self.processes["server"] = subprocess.Popen(
+            command, stdout=subprocess.PIPE, start_new_session=True
+        )
+        assert self.server.stdout is not None
+        deadline, said = time.monotonic() + timeout, b""
+        while b"\n" not in said.partition(b"gear-server ready: ")[2]:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self.server.stdout], [], [], left)[0]:
+                raise SystemExit(f"the server was not ready within {timeout:g} s; it said {said!r}")
+            more = os.read(self.server.stdout.fileno(), 65536)
+            if not more:
+                raise SystemExit(f"the server ended before it was ready; it said {said!r}")
+            said += more
+        self.address = said.decode().split("address=")[1].split()[0]
 
-    def resident(self) -> int:
-        """Resident kB of the server's processes, the segments not counted twice."""
-        found = subprocess.run(["pgrep", "-P", str(self.server.pid)], capture_output=True, text=True, check=False)
-        total = 0
-        for pid in (str(self.server.pid), *found.stdout.split()):
-            with open(f"/proc/{pid}/status") as file:
-                total += sum(int(line.split()[1]) for line in file if line.startswith(("RssAnon", "RssShmem")))
-        return total
+    def start(self, role: str, index: int) -> None:
+        """Start one actor; it ends when its standard input closes, with its account as JSON on standard output."""
+        command = [sys.executable, "-m", "benchmarks.soak_actors", self.address, role, str(index), str(self.seed)]
+        self.processes[role] = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+
+    def resident(self) -> dict[str, int]:
+        """kB of the shard: all that is resident, and what of it is no file (code that is loaded late is)."""
+        children = Path(f"/proc/{self.server.pid}/task/{self.server.pid}/children").read_text().split()
+        assert children, "the server has no shard process"
+        found = {"all": 0, "own": 0}
+        for pid in children:
+            for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+                if line.startswith("VmRSS"):
+                    found["all"] += int(line.split()[1])
+                elif line.startswith(("RssAnon", "RssShmem")):
+                    found["own"] += int(line.split()[1])
+        return found
 
     def wait_for(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Whether the condition came true in time."""
+        """Whether the condition came true in time; at once no longer if an actor ended by itself."""
         deadline = time.monotonic() + seconds
         while not condition():
-            if time.monotonic() > deadline:
-                return False
+            if time.monotonic() > deadline or self.ended():
+                return condition()
             time.sleep(0.05)
         return True
 
-    def pause(self, client: gear.Client, role: str) -> None:
-        """Stop a process past the client timeout; what it holds must stay its own until it goes on."""
-        process = self.processes[role]
-        process.send_signal(signal.SIGSTOP)
-        seen = self.wait_for(lambda: silent(client) > 0, 10.0)
-        end = time.monotonic() + STOPPED
+    def ended(self) -> list[str]:
+        """Processes that should run and do not."""
+        return [role for role, process in self.processes.items() if process.poll() is not None]
+
+    def rest(self, until: float) -> None:
+        """Wait for a time of the monotonic clock, or until a process ended that should run."""
+        self.wait_for(lambda: time.monotonic() >= until, until - time.monotonic() + 1)
+
+    def stop(self, client: gear.Client, writer: str, reader: str) -> None:
+        """Stop both past the client timeout; what they hold must stay theirs until they go on."""
+        self.processes[reader].send_signal(signal.SIGSTOP)  # first and alone: readers lease nothing
+        pinned = self.wait_for(lambda: total(client, "silent_clients") > 0, 10.0)
+        self.processes[writer].send_signal(signal.SIGSTOP)
+        most, end = 0, time.monotonic() + STOPPED
         while time.monotonic() < end:
-            seen |= silent(client) > 0
-            time.sleep(0.1)
-        process.send_signal(signal.SIGCONT)
-        back = self.wait_for(lambda: silent(client) == 0, 10.0)
-        self.verdict(f"{role}: quarantined while stopped, back when continued", seen and back)
+            most = max(most, total(client, "quarantined_blocks"))
+            time.sleep(0.05)
+        for role in (writer, reader):
+            self.processes[role].send_signal(signal.SIGCONT)
+        back = self.wait_for(lambda: total(client, "silent_clients") == 0, 10.0)
+        self.verdict(f"{reader}: seen silent with its pins while stopped", pinned)
+        self.verdict(f"{writer}: its blocks are in quarantine while stopped", most > 0, f"{most} blocks at most")
+        self.verdict(f"{writer}, {reader}: both are back once continued", back)
 
     def finish(self, role: str) -> dict[str, int]:
         """End an actor and read its account; an actor that found something wrong has a non-zero exit code."""
-        process = self.processes.pop(role)
+        process = self.processes[role]
         try:
             out, _ = process.communicate(timeout=60)  # closes its standard input
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
             self.verdict(f"{role}: ends when told to", False)
             return {}
+        del self.processes[role]
         account: dict[str, int] = json.loads(out.splitlines()[-1]) if out.strip() else {}
-        self.verdict(f"{role}: every check held", process.returncode == 0, account)
+        self.verdict(f"{role}: every check held", process.returncode == 0 and bool(account), account)
         return account
 
+    def ledger(self, info: dict[str, Any], accounts: dict[int, dict[str, int]], took: float) -> None:
+        """What was acknowledged is what was inserted is what is stored or was evicted."""
+        for table in TABLES:
+            name, figures = table.name, info[table.name]
+            claimed = sum(account.get(name, 0) for account in accounts.values())
+            inserted, stored = figures["inserted_trajectories"], figures["trajectories"]
+            evicted = figures["evicted_trajectories"]
+            self.verdict(
+                f"{name}: acknowledged = inserted = stored + evicted",
+                claimed == inserted == stored + evicted,
+                f"{claimed} = {inserted} = {stored} + {evicted}; {inserted / took:.0f} trajectories/s, "
+                f"{figures['inserted_steps'] / took:.0f} steps/s, {figures['sampled_items'] / took:.0f} samples/s",
+            )
+
+    def read_back(self, client: gear.Client, count: int, accounts: dict[int, dict[str, int]]) -> None:
+        """Draw from table "whole" until all that it stores was seen: each once, each acknowledged."""
+        found: dict[int, set[int]] = {}
+        for _ in range(500):
+            batch = client.sample(256, "whole", timeout=10.0)
+            check(batch, "whole", self.seed)
+            for number, item in zip(batch["number"][:, 0, 0].tolist(), batch.ids.tolist(), strict=True):
+                found.setdefault(number, set()).add(item)
+            if len(found) >= count:
+                break
+        twice = [number for number, items in found.items() if len(items) > 1]
+        strange = [number for number in found if not acknowledged(number, "whole", accounts)]
+        self.verdict("whole: all that is stored was read back", len(found) == count, f"{len(found)} of {count}")
+        self.verdict("whole: no trajectory is stored twice", not twice, twice[:5] or "")
+        self.verdict("whole: all that is stored was acknowledged", not strange, strange[:5] or "")
+
     def close(self) -> None:
-        """End everything."""
-        for process in (*self.processes.values(), self.server):
+        """End everything, the server last, whatever else is signalled meanwhile; nothing may be left."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        for process in reversed(self.processes.values()):
             if process.poll() is None:
                 process.send_signal(signal.SIGCONT)
                 process.terminate()
-        for process in (*self.processes.values(), self.server):
             try:
                 process.communicate(timeout=10)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.communicate()
+        left = sorted(path.name for path in Path("/dev/shm").glob(f"*{self.name}*"))
+        self.verdict("nothing is left in the shared-memory filesystem", not left, left or "")
 
 
-def silent(client: gear.Client) -> int:
-    """Clients that are silent now and hold something."""
-    tables = client.info()["tables"].values()
-    return sum(t["silent_clients"] for t in tables)
-
-
-def stored_numbers(client: gear.Client, count: int) -> set[int]:
-    """Numbers of the trajectories of table "whole", by drawing until all were seen."""
-    seen: set[int] = set()
-    ids: dict[int, int] = {}
-    for _ in range(500):
-        batch = client.sample(256, "whole", timeout=10.0)
-        for k, item in enumerate(batch.ids.tolist()):
-            number = int(batch["number"][k, 0])
-            if ids.setdefault(number, item) != item:
-                raise SystemExit(f"trajectory {number} is stored twice")
-            seen.add(number)
-        if len(seen) == count:
-            break
-    return seen
+def total(client: gear.Client, figure: str) -> int:
+    """Sum of a figure over the tables."""
+    return sum(table[figure] for table in client.info(timeout=10.0)["tables"].values())
 
 
 def run(seconds: float, seed: int) -> bool:
     """One soak; whether every property held."""
-    print(f"seed {seed}, {seconds:g} s, {len(WRITERS)} writers, {len(READERS)} readers")
+    print(f"seed {seed}, {seconds:g} s, {len(WRITERS)} writers, {len(READERS)} readers", flush=True)
     soak = Soak(seed)
     try:
+        soak.serve()
         with gear.connect(soak.address) as client:
             for table in TABLES:
                 client.create_table(table)
-            for number, role in enumerate((*WRITERS, *READERS)):
-                soak.start(role, number)
-            start = time.monotonic()
-            filled = soak.wait_for(
-                lambda: all(t["evicted_trajectories"] > 0 for t in client.info()["tables"].values()), 60.0
-            )
-            soak.verdict("every table is full and evicts", filled)
-            warm = soak.resident()
-            time.sleep(max(0.0, (seconds - (time.monotonic() - start)) / 2 - STOPPED))
-            soak.pause(client, "pipelined")
-            soak.pause(client, "select")
-            time.sleep(max(0.0, seconds - (time.monotonic() - start)))
-            end = soak.resident()
-            took = time.monotonic() - start
-            for role in READERS:
-                soak.finish(role)
-            accounts = [soak.finish(role) for role in WRITERS]
+            for role, index in (WRITERS | READERS).items():
+                soak.start(role, index)
+
+            def evicting() -> bool:
+                return all(t["evicted_trajectories"] > 0 for t in client.info()["tables"].values())
+
+            soak.verdict("every table is full and evicts", soak.wait_for(evicting, 60.0))
+            start = time.monotonic()  # of the run proper: all have started
+            soak.rest(start + seconds / 3)
+            early = soak.resident()
+            soak.rest(start + max(seconds / 3, seconds / 2 - STOPPED))
+            soak.stop(client, "pipelined", "select")
+            soak.rest(start + seconds)
+            late = soak.resident()
+            soak.verdict("no actor ended by itself", not soak.ended(), soak.ended() or "")
             info = client.info()["tables"]
-            for table in TABLES:
-                name, figures = table.name, info[table.name]
-                acknowledged = sum(a.get(name, 0) for a in accounts)
-                stored, evicted = figures["trajectories"], figures["evicted_trajectories"]
-                inserted = figures["inserted_trajectories"]
-                soak.verdict(
-                    f"{name}: acknowledged = inserted = stored + evicted",
-                    acknowledged == inserted == stored + evicted,
-                    f"{acknowledged} = {inserted} = {stored} + {evicted}; {inserted / took:.0f} trajectories/s, "
-                    f"{figures['sampled_items'] / took:.0f} samples/s",
-                )
-            count = info["whole"]["trajectories"]
-            seen = stored_numbers(client, count)
-            soak.verdict("whole: each stored trajectory once", len(seen) == count, f"{len(seen)} of {count}")
+            took = time.monotonic() - start
+            readings = {role: soak.finish(role) for role in READERS}
+            writings = {index: soak.finish(role) for role, index in WRITERS.items()}
+            for role, account in (("pipelined", writings[WRITERS["pipelined"]]), ("select", readings["select"])):
+                went_on = account.get("pauses", 0) > 0 and account.get("after", 0) > 0
+                soak.verdict(f"{role}: went on after it was stopped", went_on, f"{account.get('after', 0)} rounds")
+            info, took = client.info()["tables"], time.monotonic() - start
+            soak.ledger(info, writings, took)
+            soak.read_back(client, info["whole"]["trajectories"], writings)
 
             def left() -> dict[str, int]:
-                names = ("leased_blocks", "held_blocks", "quarantined_blocks", "pins", "reserved_items")
-                return {f"{t}.{n}": f[n] for t, f in client.info()["tables"].items() for n in names if f[n]}
+                tables = client.info()["tables"].items()
+                return {f"{name}.{figure}": f[figure] for name, f in tables for figure in HOLDINGS if f[figure]}
 
-            soak.verdict("nothing is held by clients that ended", soak.wait_for(lambda: not left(), 10.0), left())
-            soak.verdict("memory is flat", end - warm < 0.05 * warm + 8192, f"{warm} kB, {end} kB at the end")
+            soak.verdict("nothing is held by clients that ended", soak.wait_for(lambda: not left(), 15.0), left())
+            flat = late["all"] <= 1.10 * early["all"] + 16384 and late["own"] <= 1.05 * early["own"] + 8192
+            soak.verdict("memory of the shard is flat", flat, f"kB: {early} after a third, {late} at the end")
     finally:
         soak.close()
     return not soak.failed
+
+
+def _terminated(*_: object) -> None:
+    raise SystemExit(1)
 
 
 def main() -> None:
@@ -190,7 +241,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(2), "little"))
     options = parser.parse_args()
-    sys.exit(0 if run(options.seconds, options.seed) else 1)
+    signal.signal(signal.SIGTERM, _terminated)
+    ok = run(options.seconds, options.seed)
+    print(f"soak of {options.seconds:g} s with seed {options.seed}: {'passed' if ok else 'FAILED'}")
+    sys.exit(0 if ok else 1)
 
 
 if __name__ == "__main__":

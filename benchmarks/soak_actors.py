@@ -1,7 +1,8 @@
 """The processes of `benchmarks.soak`: writers that keep an exact account, readers that check every row.
 
-A trajectory carries its number in every row, its step, a payload made from both and a checksum of all: a row
-that is torn, mixed or somebody else's shows.
+A trajectory carries its number in every row, its step, a payload made from both and a checksum: a row that is torn,
+mixed or somebody else's shows. Its number also tells its length, its writer and its table, so that a missing tail
+and a row of another table show too.
 """
 
 from __future__ import annotations
@@ -10,20 +11,20 @@ import json
 import select
 import sys
 import time
-from collections.abc import Iterator
 
 import numpy as np
 
 import gear
 
 COLUMNS = [
-    gear.Column("number", (), "int64"),
+    gear.Column("number", (4,), "int64"),
     gear.Column("step", (), "int32"),
-    gear.Column("payload", (16,), "uint32"),
-    gear.Column("checksum", (), "uint64"),
+    gear.Column("checksum", (), "uint32"),
+    gear.Column("payload", (16,), "float32"),
 ]
+LONGEST = 120
 TABLES = [
-    gear.Table("whole", COLUMNS, gear.Trajectories(300), item=gear.Whole(), mean_length=60, max_length=120),
+    gear.Table("whole", COLUMNS, gear.Trajectories(300), item=gear.Whole(), mean_length=40, max_length=LONGEST),
     gear.Table(
         "windows",
         COLUMNS,
@@ -31,67 +32,126 @@ TABLES = [
         item=gear.Window(16, edge="tail"),
         sampler=gear.Prioritized(0.6),
         mean_length=60,
-        max_length=120,
+        max_length=LONGEST,
     ),
-    gear.Table("rows", COLUMNS, gear.Steps(20_000), item=gear.Step(1), mean_length=60, max_length=120),
+    gear.Table(
+        "rows", COLUMNS, gear.Steps(20_000), item=gear.Step(1), publish="rows", mean_length=60, max_length=LONGEST
+    ),
 ]
-_FACTORS = np.arange(1, 17, dtype=np.uint64) * np.uint64(0x9E3779B1)
+NAMES = [table.name for table in TABLES]
+PER_WRITER = 10**12
+"""Numbers of one writer: its index times this, and a counter; the counter's remainder by 3 is the table's."""
+HELD = 5
+PAUSE = 2.0
+"""Seconds between two rounds of an actor from which on it counts as having been stopped."""
+
+_FACTORS = np.arange(1, 17, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+_CRC = np.arange(256, dtype=np.uint32)
+for _ in range(8):
+    _CRC = np.where(_CRC & 1, (_CRC >> 1) ^ np.uint32(0xEDB88320), _CRC >> 1)
 
 
-def derived(number: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Payload uint32[N, 16] and checksum uint64[N] of rows."""
+def crc(number: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """uint32[N], the CRC-32 of each row's number (int64[N]) and step (int32[N])."""
+    packed = np.empty(len(number), np.dtype([("number", "<i8"), ("step", "<i4")]))
+    packed["number"], packed["step"] = number, step
+    value = np.full(len(number), 0xFFFFFFFF, np.uint32)
+    for column in packed.view(np.uint8).reshape(-1, 12).T:
+        value = _CRC[(value ^ column) & 0xFF] ^ (value >> 8)
+    return ~value
+
+
+def payload(number: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """float32[N, 16] that only rows of this number and step have; whole numbers below 2**24, thus exact."""
     mixed = number.astype(np.uint64) * np.uint64(1_000_003) + step.astype(np.uint64)
-    payload = ((mixed[:, None] * _FACTORS) >> np.uint64(7)).astype(np.uint32)
-    return payload, payload.astype(np.uint64).sum(1) * np.uint64(31) + mixed
+    return ((mixed[:, None] * _FACTORS) >> np.uint64(40)).astype(np.float32)
 
 
-def trajectory(number: int, length: int) -> dict[str, np.ndarray]:
-    """Trajectory `number` of `length` steps."""
+def length_of(number: np.ndarray, seed: int) -> np.ndarray:
+    """int64[N] in 1..LONGEST, the length of each trajectory."""
+    mixed = (number.astype(np.uint64) + np.uint64(seed)) * np.uint64(0x9E3779B97F4A7C15)
+    return ((mixed >> np.uint64(33)) % np.uint64(LONGEST)).astype(np.int64) + 1
+
+
+def trajectory(number: int, seed: int) -> dict[str, np.ndarray]:
+    """Trajectory `number`."""
+    length = int(length_of(np.array([number]), seed)[0])
     numbers, steps = np.full(length, number, np.int64), np.arange(length, dtype=np.int32)
-    payload, checksum = derived(numbers, steps)
-    return {"number": numbers, "step": steps, "payload": payload, "checksum": checksum}
+    return {
+        "number": np.repeat(numbers[:, None], 4, 1),
+        "step": steps,
+        "checksum": crc(numbers, steps),
+        "payload": payload(numbers, steps),
+    }
 
 
-def check(batch: gear.Batch, item: str) -> None:
-    """Every row of the batch is whole, and an item's rows are consecutive rows of one trajectory."""
+def acknowledged(number: int, table: str, accounts: dict[int, dict[str, int]]) -> bool:
+    """Whether the account of its writer (by index) has this trajectory of this table."""
+    writer, counter = divmod(number, PER_WRITER)
+    place, kind = divmod(counter, len(NAMES))
+    return NAMES[kind] == table and place < accounts.get(writer, {}).get(table, 0)
+
+
+def check(batch: gear.Batch, table: str, seed: int) -> None:
+    """Every row of the batch is bit-exact, and an item's rows are consecutive rows of one trajectory of the table."""
     size = len(batch.ids)
-    number, step, checksum = (np.asarray(batch[n]).reshape(size, -1) for n in ("number", "step", "checksum"))
-    payload = np.asarray(batch["payload"]).reshape(size, -1, 16)
     lengths, mask = np.asarray(batch.lengths), np.asarray(batch.mask).reshape(size, -1)
-    assert (mask.sum(1) == lengths).all(), f"{item}: mask and lengths differ"
-    assert (lengths > 0).all(), f"{item}: an item is empty"
-    expected, sums = derived(number.reshape(-1), step.reshape(-1))
-    assert (payload[mask] == expected.reshape(size, -1, 16)[mask]).all(), f"{item}: torn payload"
-    assert (checksum[mask] == sums.reshape(size, -1)[mask]).all(), f"{item}: wrong checksum"
-    assert ((number == number[:, :1]) | ~mask).all(), f"{item}: mixed trajectories"
-    assert ((step == step[:, :1] + np.arange(step.shape[1])) | ~mask).all(), f"{item}: steps do not follow"
-    assert not payload[~mask].any(), f"{item}: padding is not zero"
-    if item == "whole":
-        assert (step[:, 0] == 0).all(), f"{item}: a beginning is missing"
+    assert (lengths > 0).all(), f"{table}: an item is empty"
+    assert (mask == (np.arange(mask.shape[1]) < lengths[:, None])).all(), f"{table}: mask and lengths differ"
+    numbers = np.asarray(batch["number"]).reshape(size, -1, 4)
+    step = np.asarray(batch["step"]).reshape(size, -1)
+    sums = np.asarray(batch["checksum"]).reshape(size, -1)
+    values = np.asarray(batch["payload"]).reshape(size, -1, 16).view(np.uint32)
+    number = numbers[:, :1, :1]
+    assert ((numbers == number) | ~mask[..., None]).all(), f"{table}: mixed trajectories"
+    assert ((step == step[:, :1] + np.arange(step.shape[1])) | ~mask).all(), f"{table}: steps do not follow"
+    rows = numbers[..., 0][mask], step[mask]
+    assert (values[mask] == payload(*rows).view(np.uint32)).all(), f"{table}: torn payload"
+    assert (sums[mask] == crc(*rows)).all(), f"{table}: wrong checksum"
+    for name, padding in (("payload", values), ("number", numbers), ("step", step), ("checksum", sums)):
+        assert not padding[~mask].any(), f"{table}: padding of {name} is not zero"
+    owner = number[:, 0, 0]
+    assert (owner % PER_WRITER % len(NAMES) == NAMES.index(table)).all(), f"{table}: rows of another table"
+    length = length_of(owner, seed)
+    assert (step[:, 0] >= 0).all(), f"{table}: a step before the beginning"
+    assert (step[:, 0] + lengths <= length).all(), f"{table}: rows beyond the end of a trajectory"
+    if table == "whole":
+        assert (step[:, 0] == 0).all(), f"{table}: a beginning is missing"
+        assert (lengths == length).all(), f"{table}: an end is missing"
 
 
-def told_to_end() -> bool:
-    """Whether the parent has closed our standard input."""
-    return bool(select.select([sys.stdin], [], [], 0)[0])
+class Rounds:
+    """The rounds of an actor until its standard input closes; how many came after it was stopped."""
+
+    def __init__(self) -> None:
+        self.pauses = self.after = 0
+        self._last = time.monotonic()
+
+    def go_on(self) -> bool:
+        """Whether there is another round."""
+        now = time.monotonic()
+        self.after += self.pauses > 0
+        if now - self._last > PAUSE:
+            self.pauses, self.after = self.pauses + 1, 0
+        self._last = now
+        return not select.select([sys.stdin], [], [], 0)[0]
+
+    def account(self) -> dict[str, int]:
+        """As part of the actor's account."""
+        return {"pauses": self.pauses, "after": self.after}
 
 
-def numbers(index: int) -> Iterator[int]:
-    """Numbers no other writer uses."""
-    number = index * 10**9
-    while True:
-        number += 1
-        yield number
-
-
-def write(client: gear.Client, role: str, index: int, rng: np.random.Generator) -> dict[str, int]:
+def write(client: gear.Client, role: str, index: int, seed: int, rng: np.random.Generator) -> dict[str, int]:
     """Insert until told to end; how many trajectories of each table were acknowledged."""
-    account = dict.fromkeys((t.name for t in TABLES), 0)
-    source = numbers(index)
-    tables = list(account)
-    writers = {name: client.writer(name) for name in tables} if role == "writer" else {}
-    while not told_to_end():
-        name = tables[int(rng.integers(len(tables)))]
-        made = [trajectory(next(source), int(rng.integers(1, 121))) for _ in range(20)]
+    account = dict.fromkeys(NAMES, 0)
+    writers = {name: client.writer(name) for name in NAMES} if role == "writer" else {}
+    rounds = Rounds()
+    while rounds.go_on():
+        kind = int(rng.integers(len(NAMES)))
+        name = NAMES[kind]
+        first = account[name]
+        counters = (place * len(NAMES) + kind for place in range(first, first + int(rng.integers(1, 33))))
+        made = [trajectory(index * PER_WRITER + counter, seed) for counter in counters]
         if role == "insert":
             for one in made:
                 client.insert(one, name, terminated=bool(rng.integers(2)), timeout=30.0)
@@ -102,66 +162,98 @@ def write(client: gear.Client, role: str, index: int, rng: np.random.Generator) 
         elif role == "many":
             client.insert_many(made, name, timeout=30.0)
         else:
-            writer = writers[name]
             for one in made:
-                cut = int(rng.integers(0, len(one["step"]) + 1))
-                if cut:
-                    writer.extend({k: v[:cut] for k, v in one.items()})
-                for t in range(cut, len(one["step"])):
-                    writer.append({k: v[t] for k, v in one.items()})
-                writer.end(terminated=True, timeout=30.0)
+                by_steps(writers[name], one, rng)
             client.flush(30.0)
         account[name] += len(made)
     for writer in writers.values():
         writer.close()
-    return account
+    return account | rounds.account()
 
 
-def read(client: gear.Client, role: str, rng: np.random.Generator) -> dict[str, int]:
-    """Sample until told to end, checking every row; how many items were read and how many pins were lost."""
-    account = {"items": 0, "lost": 0}
-    held: list[tuple[float, gear.Selection]] = []
-    names = [t.name for t in TABLES]
-    loaders = {name: client.loader(32, name, timeout=30.0) for name in names} if role == "sample" else {}
-    while not told_to_end():
-        name = names[int(rng.integers(len(names)))]
-        if role == "sample":
-            draws = int(rng.integers(1, 8))
-            for _ in range(draws):
-                batch = client.sample(64, name, timeout=30.0) if rng.integers(2) else next(loaders[name])
-                check(batch, name)
-                account["items"] += len(batch.ids)
-        else:
-            selection = client.select(32, name, timeout=30.0)
-            try:
-                check(client.collect(selection), name)
-                held.append((time.monotonic() + float(rng.uniform(0, 0.5)), selection))
-            except gear.PinLost:
-                account["lost"] += 1
-            for due in [h for h in held if h[0] < time.monotonic() or len(held) > 5]:
-                held.remove(due)
-                try:  # rows that were held meanwhile are the same
-                    again = client.collect(due[1])
-                    check(again, due[1].table)
-                    account["items"] += len(again.ids)
-                    client.release(due[1], delivered=bool(rng.integers(2)))
-                except gear.PinLost:
-                    account["lost"] += 1
-            if name == "windows":
-                client.update_priorities(selection.ids, rng.uniform(0.1, 2.0, len(selection)))
-    for _, selection in held:
-        client.release(selection)
+def by_steps(writer: gear.Writer, one: dict[str, np.ndarray], rng: np.random.Generator) -> None:
+    """Write a trajectory in chunks and single steps, now and then making its first part visible."""
+    length = len(one["step"])
+    cut, at = int(rng.integers(0, length + 1)), 0
+    if cut:
+        writer.extend({k: v[:cut] for k, v in one.items()})
+        at = cut
+        if rng.integers(8) == 0:
+            writer.flush(30.0)
+    for t in range(at, length):
+        writer.append({k: v[t] for k, v in one.items()})
+    writer.end(terminated=bool(rng.integers(2)), timeout=30.0)
+
+
+def sample(client: gear.Client, seed: int, rng: np.random.Generator) -> dict[str, int]:
+    """Sample and load until told to end, checking every row; how many items were read."""
+    items = 0
+    loaders = {name: client.loader(32, name, timeout=30.0) for name in NAMES}
+    rounds = Rounds()
+    while rounds.go_on():
+        name = NAMES[int(rng.integers(len(NAMES)))]
+        batch = client.sample(64, name, timeout=30.0) if rng.integers(2) else next(loaders[name])
+        check(batch, name, seed)
+        items += len(batch.ids)
+        if name == "windows":
+            client.update_priorities(batch.ids, rng.uniform(0.1, 2.0, len(batch.ids)), timeout=30.0)
     for loader in loaders.values():
         loader.close()
-    return account
+    return {"items": items} | rounds.account()
+
+
+def hold(client: gear.Client, seed: int, rng: np.random.Generator) -> dict[str, int]:
+    """Select, collect, hold, collect again: the same rows, until told to end; lost pins are counted."""
+    account = {"items": 0, "again": 0, "undelivered": 0, "lost": 0}
+    held: list[tuple[float, gear.Selection, np.ndarray]] = []
+
+    def give_back(selection: gear.Selection, first: np.ndarray) -> None:
+        try:
+            again = client.collect(selection)
+        except gear.PinLost:
+            account["lost"] += 1
+            return
+        check(again, selection.table, seed)
+        assert (np.asarray(again["number"]) == first).all(), f"{selection.table}: held rows were given to others"
+        delivered = bool(rng.integers(3))
+        client.release(selection, delivered=delivered)
+        account["again"] += len(again.ids)
+        account["undelivered"] += not delivered
+
+    rounds = Rounds()
+    while rounds.go_on():
+        name = NAMES[int(rng.integers(len(NAMES)))]
+        selection = client.select(32, name, timeout=30.0)
+        try:
+            batch = client.collect(selection)
+        except gear.PinLost:
+            account["lost"] += 1
+            continue
+        check(batch, name, seed)
+        account["items"] += len(batch.ids)
+        if name == "windows":
+            client.update_priorities(selection.ids, rng.uniform(0.1, 2.0, len(selection)), timeout=30.0)
+        held.append((time.monotonic() + float(rng.uniform(0, 1)), selection, np.array(batch["number"])))
+        held.sort(key=lambda entry: entry[0])
+        while held and (held[0][0] < time.monotonic() or len(held) > HELD):
+            give_back(*held.pop(0)[1:])
+        time.sleep(float(rng.uniform(0, 0.02)))
+    for _, selection, first in held:
+        give_back(selection, first)
+    return account | rounds.account()
 
 
 def main() -> None:
-    """Arguments: address, role, number of the actor, seed."""
-    address, role, number, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    rng = np.random.default_rng([seed, number])
+    """Arguments: address, role, index of the actor, seed. A lost connection or any other error ends it."""
+    address, role, index, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    rng = np.random.default_rng([seed, index])
     with gear.connect(address, timeout=30.0) as client:
-        account = read(client, role, rng) if role in ("sample", "select") else write(client, role, number + 1, rng)
+        if role == "sample":
+            account = sample(client, seed, rng)
+        elif role == "select":
+            account = hold(client, seed, rng)
+        else:
+            account = write(client, role, index, seed, rng)
     print(json.dumps(account), flush=True)
 
 
