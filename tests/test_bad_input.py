@@ -120,11 +120,12 @@ def kill_shard(server) -> None:
                 os.kill(int(stat.parent.name), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("call", ["sample", "loader"])
+@pytest.mark.parametrize("call", ["sample", "insert", "loader"])
 def test_a_server_killed_in_mid_call_raises_a_connection_error(start_server, call):
     """Origin: reverb#18: never a hang."""
-    server = start_server()
-    with contextlib.closing(gear.connect(server.address)) as client:
+    server, checked = start_server(), False
+    # Closing may say the same once more: an insert that was not acknowledged is never dropped in silence.
+    with contextlib.suppress(gear.ConnectionLost), gear.connect(server.address) as client:
         client.create_table(
             gear.Table(
                 "t", TABLE.columns, gear.Steps(100), limiter=gear.SampleToInsertRatio(1.0, 1, 2.0), item=gear.Whole()
@@ -147,10 +148,12 @@ def test_a_server_killed_in_mid_call_raises_a_connection_error(start_server, cal
         thread.start()
         kill_shard(server)
         thread.join(20)
-        assert not thread.is_alive()
-        assert isinstance(errors[0], gear.ConnectionLost)
         with pytest.raises(gear.GearError):
             client.sample(1, "t", timeout=5.0)
+        checked = True
+    assert checked
+    assert not thread.is_alive()
+    assert isinstance(errors[0], gear.ConnectionLost)
 
 
 def test_garbage_on_the_port_disturbs_nobody(start_server):

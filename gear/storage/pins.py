@@ -8,6 +8,7 @@ frees nothing. Single-threaded, like the table that owns it.
 from __future__ import annotations
 
 import itertools
+import secrets
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -46,7 +47,8 @@ class Pins:
         self._blocks, self._slots = layout.view(segment, "blocks"), layout.view(segment, "slots")
         self._pins: dict[int, Pin] = {}
         self._of: dict[int, set[int]] = {}
-        self._numbers = itertools.count(1)
+        # Where numbers start is random: a selection of another server, or of one before a restart, is told apart.
+        self._numbers = itertools.count(1 + secrets.randbits(61))
         self.next_expiry = float("inf")
         """`time.time()` of the next deadline."""
 

@@ -25,7 +25,7 @@ from gear.transport.base import OpenTable
 from gear.transport.conversation import Call, Conversation
 from gear.transport.discovery import discover, parse_address
 from gear.transport.outbox import WINDOW, Outbox
-from gear.transport.remote import FOREVER, LEAST, Remote, deadline_of
+from gear.transport.remote import LEAST, Remote, deadline_of
 from gear.transport.wire import array
 
 if TYPE_CHECKING:
@@ -184,7 +184,14 @@ class RemoteSession(Remote):
             dropped = box.drop(first, last)
             if not box.flying:
                 return dropped
-            answer: m.Withdrawn = _expect(talk.ask(m.Withdraw(box.index, first, last), FOREVER), m.Withdrawn)
+            try:
+                call = talk.ask(m.Withdraw(box.index, first, last), time.monotonic())
+            except DeadlineExceeded as error:
+                raise DeadlineExceeded(
+                    f"{error}; the server is silent, so whether entries {first} to {last} were committed is unknown; "
+                    "they are withdrawn if it has not committed them when it answers again"
+                ) from None
+            answer: m.Withdrawn = _expect(call, m.Withdrawn)
             return dropped + answer.dropped
 
     def committed(self, table: OpenTable) -> int:

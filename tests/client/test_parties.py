@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 
 import numpy as np
@@ -72,3 +74,29 @@ def test_an_abandoned_selection_ends_at_its_deadline(start_server):
             assert time.monotonic() < deadline
         with pytest.raises(gear.PinLost, match="deadline passed"):
             client.collect(selection)
+
+
+def test_a_selection_of_another_server_is_refused_not_read_as_other_rows(start_server):
+    with gear.connect(start_server().address) as one, gear.connect(start_server().address) as other:
+        for client, value in ((one, 1.0), (other, 2.0)):
+            client.create_table(TABLE)
+            client.insert(rows(value))
+        foreign = gear.Selection.from_bytes(one.select(2, parties=2).to_bytes())
+        other.select(2, parties=2)
+        with pytest.raises(gear.PinLost):
+            other.collect(foreign)
+
+
+def test_an_insert_keeps_its_deadline_while_the_server_is_stopped(start_server):
+    server = start_server()
+    with gear.connect(server.address) as client:
+        client.create_table(TABLE)
+        client.insert(rows(1.0))
+        pid = client.info()["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(TimeoutError, match="unknown|no answer"):
+                client.insert(rows(2.0), timeout=0.2)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert client.info(timeout=20.0)["tables"]["t"]["trajectories"] >= 1
