@@ -29,6 +29,8 @@ WRITERS = {"insert": 1, "pipelined": 2, "many": 3, "writer": 4}
 READERS = {"sample": 5, "select": 6}
 STOPPED = 3.0
 """Seconds that a writer and a reader are stopped together; the server's client timeout is 1."""
+AFTER = 2.0
+"""Seconds that all go on at least after that."""
 HOLDINGS = ("leased_blocks", "held_blocks", "quarantined_blocks", "pins", "reserved_items")
 
 
@@ -39,6 +41,8 @@ class Soak:
         self.seed = seed
         self.failed = False
         self.address = ""
+        self.segments: set[str] = set()
+        self.ready: set[str] = set()
         self.name = f"soak-{secrets.token_hex(4)}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -74,7 +78,7 @@ class Soak:
         )
 
     def resident(self) -> dict[str, int]:
-        """kB of the shard: all that is resident, and what of it is no file (code that is loaded late is)."""
+        """Size of the shard in kB: all that is resident, and what of it is no file (code that is loaded late is)."""
         children = Path(f"/proc/{self.server.pid}/task/{self.server.pid}/children").read_text().split()
         assert children, "the server has no shard process"
         found = {"all": 0, "own": 0}
@@ -86,6 +90,16 @@ class Soak:
                     found["own"] += int(line.split()[1])
         return found
 
+    def mapped(self) -> set[str]:
+        """Folders of /dev/shm that the shard has mapped: its own, whatever else there is."""
+        found = set()
+        for pid in Path(f"/proc/{self.server.pid}/task/{self.server.pid}/children").read_text().split():
+            for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+                folder = line.partition("/dev/shm/")[2].split("/")[0]
+                if folder.startswith("gear-"):
+                    found.add(folder)
+        return found
+
     def wait_for(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Whether the condition came true in time; at once no longer if an actor ended by itself."""
         deadline = time.monotonic() + seconds
@@ -94,6 +108,15 @@ class Soak:
                 return condition()
             time.sleep(0.05)
         return True
+
+    def begun(self, *roles: str) -> bool:
+        """Whether these have said that their first round is over: kernels are loaded, pins are held."""
+        for role in set(roles) - self.ready:
+            out = self.processes[role].stdout
+            if out is not None and select.select([out], [], [], 0)[0]:
+                os.read(out.fileno(), 1)  # one byte, see `Rounds`
+                self.ready.add(role)
+        return self.ready >= set(roles)
 
     def ended(self) -> list[str]:
         """Processes that should run and do not."""
@@ -119,7 +142,7 @@ class Soak:
         self.verdict(f"{writer}: its blocks are in quarantine while stopped", most > 0, f"{most} blocks at most")
         self.verdict(f"{writer}, {reader}: both are back once continued", back)
 
-    def finish(self, role: str) -> dict[str, int]:
+    def finish(self, role: str) -> dict[str, Any]:
         """End an actor and read its account; an actor that found something wrong has a non-zero exit code."""
         process = self.processes[role]
         try:
@@ -128,11 +151,11 @@ class Soak:
             self.verdict(f"{role}: ends when told to", False)
             return {}
         del self.processes[role]
-        account: dict[str, int] = json.loads(out.splitlines()[-1]) if out.strip() else {}
+        account: dict[str, Any] = json.loads(out.splitlines()[-1]) if out.strip() else {}
         self.verdict(f"{role}: every check held", process.returncode == 0 and bool(account), account)
         return account
 
-    def ledger(self, info: dict[str, Any], accounts: dict[int, dict[str, int]], took: float) -> None:
+    def ledger(self, info: dict[str, Any], accounts: dict[int, dict[str, Any]], took: float) -> None:
         """What was acknowledged is what was inserted is what is stored or was evicted."""
         for table in TABLES:
             name, figures = table.name, info[table.name]
@@ -146,7 +169,7 @@ class Soak:
                 f"{figures['inserted_steps'] / took:.0f} steps/s, {figures['sampled_items'] / took:.0f} samples/s",
             )
 
-    def read_back(self, client: gear.Client, count: int, accounts: dict[int, dict[str, int]]) -> None:
+    def read_back(self, client: gear.Client, count: int, accounts: dict[int, dict[str, Any]]) -> None:
         """Draw from table "whole" until all that it stores was seen: each once, each acknowledged."""
         found: dict[int, set[int]] = {}
         for _ in range(500):
@@ -175,8 +198,9 @@ class Soak:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.communicate()
-        left = sorted(path.name for path in Path("/dev/shm").glob(f"*{self.name}*"))
-        self.verdict("nothing is left in the shared-memory filesystem", not left, left or "")
+        left = sorted(name for name in self.segments if Path("/dev/shm", name).exists())
+        gone = bool(self.segments) and not left
+        self.verdict("nothing is left in shared memory", gone, left or f"folders looked for: {len(self.segments)}")
 
 
 def total(client: gear.Client, figure: str) -> int:
@@ -193,27 +217,28 @@ def run(seconds: float, seed: int) -> bool:
         with gear.connect(soak.address) as client:
             for table in TABLES:
                 client.create_table(table)
-            for role, index in (WRITERS | READERS).items():
+            soak.segments = soak.mapped()
+            for role, index in (READERS | WRITERS).items():
                 soak.start(role, index)
 
             def evicting() -> bool:
                 return all(t["evicted_trajectories"] > 0 for t in client.info()["tables"].values())
 
             soak.verdict("every table is full and evicts", soak.wait_for(evicting, 60.0))
+            soak.verdict("every reader reads", soak.wait_for(lambda: soak.begun(*READERS), 60.0))
             start = time.monotonic()  # of the run proper: all have started
             soak.rest(start + seconds / 3)
             early = soak.resident()
             soak.rest(start + max(seconds / 3, seconds / 2 - STOPPED))
             soak.stop(client, "pipelined", "select")
-            soak.rest(start + seconds)
+            soak.rest(max(start + seconds, time.monotonic() + AFTER))
             late = soak.resident()
             soak.verdict("no actor ended by itself", not soak.ended(), soak.ended() or "")
-            info = client.info()["tables"]
-            took = time.monotonic() - start
             readings = {role: soak.finish(role) for role in READERS}
             writings = {index: soak.finish(role) for role, index in WRITERS.items()}
             for role, account in (("pipelined", writings[WRITERS["pipelined"]]), ("select", readings["select"])):
-                went_on = account.get("pauses", 0) > 0 and account.get("after", 0) > 0
+                stopped = any(pause >= STOPPED for _, pause in account.get("pauses", []))
+                went_on = stopped and account.get("after", 0) > 0
                 soak.verdict(f"{role}: went on after it was stopped", went_on, f"{account.get('after', 0)} rounds")
             info, took = client.info()["tables"], time.monotonic() - start
             soak.ledger(info, writings, took)

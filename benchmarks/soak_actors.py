@@ -11,6 +11,7 @@ import json
 import select
 import sys
 import time
+from typing import Any
 
 import numpy as np
 
@@ -85,7 +86,7 @@ def trajectory(number: int, seed: int) -> dict[str, np.ndarray]:
     }
 
 
-def acknowledged(number: int, table: str, accounts: dict[int, dict[str, int]]) -> bool:
+def acknowledged(number: int, table: str, accounts: dict[int, dict[str, Any]]) -> bool:
     """Whether the account of its writer (by index) has this trajectory of this table."""
     writer, counter = divmod(number, PER_WRITER)
     place, kind = divmod(counter, len(NAMES))
@@ -103,7 +104,8 @@ def check(batch: gear.Batch, table: str, seed: int) -> None:
     sums = np.asarray(batch["checksum"]).reshape(size, -1)
     values = np.asarray(batch["payload"]).reshape(size, -1, 16).view(np.uint32)
     number = numbers[:, :1, :1]
-    assert ((numbers == number) | ~mask[..., None]).all(), f"{table}: mixed trajectories"
+    same = ((numbers == number) | ~mask[..., None]).all((1, 2))
+    assert same.all(), f"{table}: mixed trajectories in {wrong(batch, same, numbers, step, sums, values)}"
     assert ((step == step[:, :1] + np.arange(step.shape[1])) | ~mask).all(), f"{table}: steps do not follow"
     rows = numbers[..., 0][mask], step[mask]
     assert (values[mask] == payload(*rows).view(np.uint32)).all(), f"{table}: torn payload"
@@ -120,28 +122,45 @@ def check(batch: gear.Batch, table: str, seed: int) -> None:
         assert (lengths == length).all(), f"{table}: an end is missing"
 
 
+def wrong(batch: gear.Batch, good: np.ndarray, *columns: np.ndarray) -> str:
+    """How many items are bad, and all of the first: what a person needs who looks for the reason."""
+    bad = np.flatnonzero(~good)
+    k = bad[0]
+    rows = "; ".join(str(column[k][:4].tolist()) for column in columns)
+    start, length = int(batch.selection.starts[k]), int(batch.lengths[k])
+    return (
+        f"{len(bad)} of {len(good)} items ({bad[:8].tolist()}); item {k}: pin {batch.selection.pin}, id "
+        f"{int(batch.ids[k]):#x}, row {start}, length {length}: {rows}"
+    )
+
+
 class Rounds:
     """The rounds of an actor until its standard input closes; how many came after it was stopped."""
 
     def __init__(self) -> None:
-        self.pauses = self.after = 0
-        self._last = time.monotonic()
+        self.pauses: list[tuple[float, float]] = []  # seconds after the start, seconds it took
+        self.after = self._rounds = 0
+        self._start = self._last = time.monotonic()
 
     def go_on(self) -> bool:
         """Whether there is another round."""
         now = time.monotonic()
-        self.after += self.pauses > 0
+        self._rounds += 1
+        if self._rounds == 2:
+            print(flush=True)  # the first round is over
+        self.after += bool(self.pauses)
         if now - self._last > PAUSE:
-            self.pauses, self.after = self.pauses + 1, 0
+            self.pauses.append((round(self._last - self._start, 2), round(now - self._last, 2)))
+            self.after = 0
         self._last = now
         return not select.select([sys.stdin], [], [], 0)[0]
 
-    def account(self) -> dict[str, int]:
+    def account(self) -> dict[str, Any]:
         """As part of the actor's account."""
         return {"pauses": self.pauses, "after": self.after}
 
 
-def write(client: gear.Client, role: str, index: int, seed: int, rng: np.random.Generator) -> dict[str, int]:
+def write(client: gear.Client, role: str, index: int, seed: int, rng: np.random.Generator) -> dict[str, Any]:
     """Insert until told to end; how many trajectories of each table were acknowledged."""
     account = dict.fromkeys(NAMES, 0)
     writers = {name: client.writer(name) for name in NAMES} if role == "writer" else {}
@@ -185,15 +204,19 @@ def by_steps(writer: gear.Writer, one: dict[str, np.ndarray], rng: np.random.Gen
     writer.end(terminated=bool(rng.integers(2)), timeout=30.0)
 
 
-def sample(client: gear.Client, seed: int, rng: np.random.Generator) -> dict[str, int]:
+def sample(client: gear.Client, seed: int, rng: np.random.Generator) -> dict[str, Any]:
     """Sample and load until told to end, checking every row; how many items were read."""
     items = 0
     loaders = {name: client.loader(32, name, timeout=30.0) for name in NAMES}
     rounds = Rounds()
     while rounds.go_on():
         name = NAMES[int(rng.integers(len(NAMES)))]
-        batch = client.sample(64, name, timeout=30.0) if rng.integers(2) else next(loaders[name])
-        check(batch, name, seed)
+        loaded = not rng.integers(2)
+        batch = next(loaders[name]) if loaded else client.sample(64, name, timeout=30.0)
+        try:
+            check(batch, name, seed)
+        except AssertionError as error:
+            raise AssertionError(f"{'loader' if loaded else 'sample'}: {error}") from error
         items += len(batch.ids)
         if name == "windows":
             client.update_priorities(batch.ids, rng.uniform(0.1, 2.0, len(batch.ids)), timeout=30.0)
@@ -202,7 +225,7 @@ def sample(client: gear.Client, seed: int, rng: np.random.Generator) -> dict[str
     return {"items": items} | rounds.account()
 
 
-def hold(client: gear.Client, seed: int, rng: np.random.Generator) -> dict[str, int]:
+def hold(client: gear.Client, seed: int, rng: np.random.Generator) -> dict[str, Any]:
     """Select, collect, hold, collect again: the same rows, until told to end; lost pins are counted."""
     account = {"items": 0, "again": 0, "undelivered": 0, "lost": 0}
     held: list[tuple[float, gear.Selection, np.ndarray]] = []

@@ -57,9 +57,15 @@ class Piece:
         if not self._private and self._take(1, None):
             block = self._chain[-1]
             return [strip[block] for strip in port.rows.strips]
-        memory = np.empty(port.layout.block_bytes, np.uint8)
+        memory = np.zeros(port.layout.block_bytes, np.uint8)  # rows not written yet go along with the others
         self._private.append(memory)
         return [strip[0] for strip in strips(port.layout, memory, 0, 1)]
+
+    def strips_of(self, index: int) -> list[np.ndarray] | None:
+        """The strips of the piece's block number `index` in shared memory, None if it is private or not there."""
+        if index >= len(self._chain):
+            return None
+        return [strip[self._chain[index]] for strip in self._port.rows.strips]
 
     def lend(self) -> bool:
         """Whether the piece needs no further blocks, or leases for its private ones are there at once."""

@@ -306,7 +306,16 @@ class Writer:
             raise DataError(
                 f"the trajectory needs its per-trajectory columns ({names}): give them with set() or end(trajectory=)"
             )
-        self._piece.commit(self._length, flags, final, self._values, priority, timeout)
+        try:
+            self._piece.commit(self._length, flags, final, self._values, priority, timeout)
+        finally:
+            self._renew()
+
+    def _renew(self) -> None:
+        """Write on where the current block is now: a commit, also one that failed, may have given it a real place."""
+        strips = self._piece.strips_of(self._before // self._port.layout.block_steps)
+        if self._fields and strips is not None:
+            self._fields = [(*kind, strip) for kind, strip in zip(self._kinds, strips, strict=True)]
 
 
 def _kind(column: Column) -> tuple[Any, ...]:

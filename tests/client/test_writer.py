@@ -298,3 +298,34 @@ def test_a_forked_child_leaves_the_parents_leases_alone(embed):
     writer.append(step(2))
     writer.end()
     assert steps_of(client) == {(0, 1, 2)}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_rows_appended_after_a_flush_in_a_private_block_are_not_lost(embed, monkeypatch, fails):
+    """Found by the soak: a commit moves a private block into the table; later rows of it must follow."""
+    client = embed(item=gear.Step(0), block_steps=8, mean_length=20, max_length=50, capacity=gear.Steps(400))
+    for _ in range(30):  # every block has had an occupant
+        client.insert(rows(20, 1000))
+    writer = client.writer()
+    pool = writer._port.pool
+    monkeypatch.setattr(pool, "take", lambda *_: None)  # what the pool says when the shard lends no more
+    monkeypatch.setattr(pool, "take_blocks", lambda *_: None)
+    writer.extend(rows(3))
+    if fails:
+        submit = client._session.submit
+
+        def refuse(*_):
+            raise gear.DeadlineExceeded("not now")
+
+        monkeypatch.setattr(client._session, "submit", refuse)
+        with pytest.raises(gear.DeadlineExceeded):
+            writer.flush(5.0)
+        monkeypatch.setattr(client._session, "submit", submit)
+    else:
+        writer.flush(5.0)
+    writer.append({name: column[0] for name, column in rows(1, 3).items()})
+    writer.extend(rows(16, 4))
+    writer.end()
+    client.flush()
+    seen = {int(step) for _ in range(100) for step in client.sample(64)["step"]}
+    assert {step for step in seen if step < 1000} == set(range(20))
