@@ -13,7 +13,6 @@ from gear.kernels.compile import fence, kernel
 from gear.selection.limiter import insert_allowed
 from gear.selection.prioritized import LARGEST
 from gear.storage import fields as f
-from gear.storage.blocks import free_block
 from gear.storage.directory import float64s, int32s, int64s
 from gear.storage.evict import evict, unpin, victim
 from gear.storage.items import add_to_remover, item_count, publish
@@ -163,10 +162,8 @@ def apply(segment, params, client, client_key, entries, named, priorities, lost)
     """
     counters = int64s(segment, params, f.R_COUNTERS)
     floats = float64s(segment, params, f.R_FLOATS)
-    blocks = int32s(segment, params, f.R_BLOCKS)
     slots = int64s(segment, params, f.R_SLOTS)
     clients = int64s(segment, params, f.R_CLIENTS)
-    ring = int32s(segment, params, f.R_FREE_BLOCKS)
     mine = client * f.CLIENT_FIELDS
     k_block, k_priority, n_lost = 0, 0, 0
     for i in range(entries.shape[0]):
@@ -199,13 +196,15 @@ def apply(segment, params, client, client_key, entries, named, priorities, lost)
         clients[mine + f.LEASED_BLOCKS] -= added
         counters[f.INSERTED_STEPS] += length
         if gone:
-            for k in range(k_block, k_block + added):
-                free_block(counters, blocks, ring, params, named[k])
+            _link(segment, params, slot, False, before, added, named[k_block : k_block + added])
+            slots[at + f.CURSOR] += added
+            counters[f.HELD_BLOCKS] += added
             counters[f.EVICTED_STEPS] += length
             slots[at + f.LENGTH] += length
             lost[n_lost] = slot
             n_lost += 1
             if end:
+                slots[at + f.WRITER] = -1
                 unpin(segment, params, slot)
         else:
             _link(segment, params, slot, begin, before, added, named[k_block : k_block + added])

@@ -92,6 +92,7 @@ class RequestQueue:
             self.advance()
         else:
             waiting.append(request)
+            self.advance()
 
     def _try_commit(self, request: _Commit, check: bool) -> bool:
         """Commit what the limiter lets pass; whether the request is finished."""
@@ -140,6 +141,7 @@ class RequestQueue:
         request = _Allocate(client, blocks, slots, deadline, done)
         if self._allocates or not self._try_allocate(request):
             self._allocates.append(request)
+        self.advance()
 
     def _try_allocate(self, request: _Allocate) -> bool:
         try:
@@ -159,16 +161,27 @@ class RequestQueue:
             moved = False
             while self._allocates and self._try_allocate(self._allocates[0]):
                 self._allocates.popleft()
+                moved = True
             for client in list(self._commits):
                 waiting = self._commits[client]
-                while waiting and self._try_commit(waiting[0], check=True):
-                    waiting.popleft()
-                    moved = True
+                while waiting:
+                    n = len(waiting[0].entries)
+                    if self._try_commit(waiting[0], check=True):
+                        waiting.popleft()
+                        moved = True
+                    else:
+                        moved |= len(waiting[0].entries) != n
+                        break
                 if not waiting:
                     del self._commits[client]
-            while self._selects and self._try_select(self._selects[0]):
-                self._selects.popleft()
-                moved = True
+            while self._selects:
+                before = self._selects[0].credit
+                if self._try_select(self._selects[0]):
+                    self._selects.popleft()
+                    moved = True
+                else:
+                    moved |= self._selects[0].credit != before
+                    break
 
     @property
     def idle(self) -> bool:

@@ -610,3 +610,78 @@ def test_same_seed_same_draws():
             actor.queue.select(actor.client, 16, 1, 60.0, time.monotonic() + 60, selections.append)
         draws.append(np.concatenate([s.ids for s in selections]))
     np.testing.assert_array_equal(*draws)
+
+
+def lost_trajectory():
+    """A writer whose open trajectory was evicted, half a block before its end, and the others of the table."""
+    stored = make(capacity=Steps(8), item=Step(0), block_steps=4, max_length=8, mean_length=4)
+    actor = Actor(stored)
+    growing = Growing(actor, 1)
+    growing.append(4)
+    other = Actor(stored, b"o" * 16, actor.queue)
+    other.insert(2, 8)
+    growing.append(2)
+    assert actor.results[-1].lost == [growing.slot]
+    return stored, actor, other, growing
+
+
+def test_blocks_of_a_lost_trajectory_are_given_to_nobody_while_its_writer_may_write():
+    """The writer still fills the block it named; only its own end lets go of it."""
+    stored, _, other, growing = lost_trajectory()
+    named = growing.blocks[-1]
+    for number in range(3, 60):
+        other.insert(number, 8)
+        assert stored.layout.view(stored.segment, "blocks")[named, 1] == growing.slot
+    growing.abandon()
+    assert stored.info()["held_blocks"] == 0
+
+
+@pytest.mark.parametrize("again", ["fence", "second end"])
+def test_the_pin_of_a_lost_writer_is_let_go_of_once(again):
+    """A second unpin would be the reader's: its rows would be freed and overwritten under it."""
+    stored = make(capacity=Steps(8), item=Step(0), block_steps=4, max_length=8, mean_length=4)
+    actor = Actor(stored)
+    growing = Growing(actor, 1)
+    growing.append(4)
+    other = Actor(stored, b"o" * 16, actor.queue)
+    selections: list = []
+    actor.queue.select(other.client, 1, 1, 60.0, time.monotonic() + 60, selections.append)
+    other.insert(2, 8)
+    growing.append(1)
+    growing.abandon()
+    if again == "fence":
+        stored.fence(actor.client)
+    else:
+        growing.abandon()
+        assert isinstance(actor.results[-1], ProtocolError)
+    for number in range(3, 30):
+        other.insert(number, 8)
+        assert (read(stored, int(selections[0].starts[0]), 1)[0] == 1).all()
+    stored.pins.release(other.client, selections[0].pin, True)
+    assert stored.info()["held_blocks"] == 0
+
+
+def test_a_message_that_is_committed_in_part_wakes_the_select_that_waited():
+    stored = make(capacity=Trajectories(50), item=Whole(), limiter=SampleToInsertRatio(1.0, 1, 2.0), block_steps=4)
+    actor = Actor(stored)
+    selections: list = []
+    actor.queue.select(actor.client, 1, 1, 60.0, time.monotonic() + 60, selections.append)
+    grants = [actor.grant(1) for _ in range(8)]
+    actor.send(*(actor.entry(int(g.slots[0]), g.blocks, 1, BEGIN | END) for g in grants))
+    assert len(selections) == 1
+
+
+def test_a_select_that_takes_only_part_of_its_credit_wakes_the_inserts_it_makes_room_for():
+    limiter = SampleToInsertRatio(1.0, 1, 4.0)
+    stored = make(capacity=Trajectories(60), item=Whole(), sampler=Prioritized(1.0), limiter=limiter, block_steps=4)
+    actor = Actor(stored)
+    for number in range(20):
+        actor.insert(number, 1, [0.0])  # nothing can be drawn: the limiter stops the inserts
+    assert len(actor.results) == 5
+    actor.queue.select(actor.client, 64, 1, 60.0, time.monotonic() + 60, lambda _: None)
+    blocks, slots = (stored.layout.view(stored.segment, name) for name in ("blocks", "slots"))
+    block = int(slots[np.flatnonzero(slots[:, STATE] == 3)[0], 1])
+    item = int(blocks[block, 0]) << stored.layout.row_bits | block * stored.layout.block_steps
+    assert stored.update(np.array([item]), np.array([1.0])).applied == 1
+    actor.queue.advance()
+    assert len(actor.results) == 20
