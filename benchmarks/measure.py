@@ -2,7 +2,8 @@
 
 Machines share their cores and caches with others, so an absolute time says little. Every candidate of a
 measurement does the same work in the same round; what is reported is the ratio of each round, its median and its
-range. A peer is one more candidate in a measurement's list.
+range. A peer is one more candidate in a measurement's list. A measurement whose result is wrong is no figure:
+`WrongResult` ends the run.
 """
 
 from __future__ import annotations
@@ -14,12 +15,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
+class WrongResult(Exception):
+    """What was measured did not do what it should."""
+
+
 @dataclass
 class Candidate:
-    """One way of doing the work: `call(k)` does the k-th piece of it."""
+    """One way of doing the work: `call(k)` does the k-th piece of it.
+
+    `timed`: the call returns its own seconds, of what a clock around it could not tell apart.
+    """
 
     name: str
     call: Callable[[int], object]
+    timed: bool = False
 
 
 @dataclass
@@ -33,6 +42,7 @@ class Measurement:
     per_call, unit : how much one call does, for rates.
     bar : what is asked of the first candidate, in words.
     calls : calls per candidate and round.
+    verify : looks at what the calls left behind; raises `WrongResult`.
     """
 
     name: str
@@ -42,6 +52,7 @@ class Measurement:
     unit: str
     bar: str
     calls: int = 500
+    verify: Callable[[], None] = lambda: None
     times: dict[str, list[float]] = field(default_factory=dict)
 
     def run(self, rounds: int) -> None:
@@ -51,12 +62,15 @@ class Measurement:
                 candidate.call(k)
         for turn in range(rounds):
             for candidate in self.candidates:
-                seconds = []
-                for k in range(turn * self.calls, (turn + 1) * self.calls):
-                    start = time.perf_counter()
-                    candidate.call(k)
-                    seconds.append(time.perf_counter() - start)
+                seconds = [self._time(candidate, k) for k in range(turn * self.calls, (turn + 1) * self.calls)]
                 self.times.setdefault(candidate.name, []).append(statistics.median(seconds))
+        self.verify()
+
+    def _time(self, candidate: Candidate, k: int) -> float:
+        start = time.perf_counter()
+        result = candidate.call(k)
+        end = time.perf_counter()
+        return float(result) if candidate.timed else end - start  # type: ignore[arg-type]
 
     def lines(self) -> list[dict[str, object]]:
         """One record per candidate: median microseconds per call, its range, rate, and the ratio to the limit."""
@@ -86,12 +100,14 @@ def show(measurement: Measurement) -> str:
     rows = [f"{measurement.name}: {measurement.work} (asked: {measurement.bar})"]
     for record in measurement.lines():
         low, high = record["us_range"]  # type: ignore[misc]
+        scale, time_unit = (1e-3, "ms") if record["us"] >= 1e4 else (1, "us")  # type: ignore[operator]
         ratio = ""
         if "times_limit" in record:
             least, most = record["times_limit_range"]  # type: ignore[misc]
             ratio = f"   {record['times_limit']:.2f} x the limit ({least:.2f} to {most:.2f})"
         rows.append(
-            f"  {record['candidate']:<34} {record['us']:>9.1f} us ({low:.1f} to {high:.1f})"
+            f"  {record['candidate']:<34} {record['us'] * scale:>9.1f} {time_unit}"  # type: ignore[operator]
+            f" ({low * scale:.1f} to {high * scale:.1f})"
             f" {record['rate']:>14,.0f} {record['unit']}{ratio}"
         )
     return "\n".join(rows)

@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import gear
-from benchmarks.soak_actors import TABLES, acknowledged, check
+from benchmarks import service
+from benchmarks.soak_actors import TABLES
+from benchmarks.soak_audit import Stored, kept, leases
 
 WRITERS = {"insert": 1, "pipelined": 2, "many": 3, "writer": 4}
 READERS = {"sample": 5, "select": 6}
@@ -53,22 +55,8 @@ class Soak:
 
     def serve(self, timeout: float = 60.0) -> None:
         """Start the server and wait for its ready line."""
-        command = [sys.executable, "-m", "gear.server", "--devices", "cpu", "--port", "0", "--discard"]
-        command += ["--name", self.name, "--client-timeout", "1", "--log-level", "warning"]
-        self.server = self.processes["server"] = subprocess.Popen(
-            command, stdout=subprocess.PIPE, start_new_session=True
-        )
-        assert self.server.stdout is not None
-        deadline, said = time.monotonic() + timeout, b""
-        while b"\n" not in said.partition(b"gear-server ready: ")[2]:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self.server.stdout], [], [], left)[0]:
-                raise SystemExit(f"the server was not ready within {timeout:g} s; it said {said!r}")
-            more = os.read(self.server.stdout.fileno(), 65536)
-            if not more:
-                raise SystemExit(f"the server ended before it was ready; it said {said!r}")
-            said += more
-        self.address = said.decode().split("address=")[1].split()[0]
+        self.server, self.address = service.start(self.name, "--client-timeout", "1", timeout=timeout)
+        self.processes["server"] = self.server
 
     def start(self, role: str, index: int) -> None:
         """Start one actor; it ends when its standard input closes, with its account as JSON on standard output."""
@@ -131,15 +119,17 @@ class Soak:
         self.processes[reader].send_signal(signal.SIGSTOP)  # first and alone: readers lease nothing
         pinned = self.wait_for(lambda: total(client, "silent_clients") > 0, 10.0)
         self.processes[writer].send_signal(signal.SIGSTOP)
-        most, end = 0, time.monotonic() + STOPPED
-        while time.monotonic() < end:
-            most = max(most, total(client, "quarantined_blocks"))
-            time.sleep(0.05)
+        end = time.monotonic() + STOPPED
+        self.wait_for(lambda: total(client, "quarantined_blocks") > 0, STOPPED)
+        held, before = quarantined(client), leases(client)
+        self.rest(end)
+        same = kept(before, leases(client), held) and quarantined(client) == held
         for role in (writer, reader):
             self.processes[role].send_signal(signal.SIGCONT)
         back = self.wait_for(lambda: total(client, "silent_clients") == 0, 10.0)
         self.verdict(f"{reader}: seen silent with its pins while stopped", pinned)
-        self.verdict(f"{writer}: its blocks are in quarantine while stopped", most > 0, f"{most} blocks at most")
+        self.verdict(f"{writer}: its blocks are in quarantine while stopped", sum(held.values()) > 0, held)
+        self.verdict(f"{writer}: its blocks went to nobody meanwhile", same)
         self.verdict(f"{writer}, {reader}: both are back once continued", back)
 
     def finish(self, role: str) -> dict[str, Any]:
@@ -169,21 +159,15 @@ class Soak:
                 f"{figures['inserted_steps'] / took:.0f} steps/s, {figures['sampled_items'] / took:.0f} samples/s",
             )
 
-    def read_back(self, client: gear.Client, count: int, accounts: dict[int, dict[str, Any]]) -> None:
-        """Draw from table "whole" until all that it stores was seen: each once, each acknowledged."""
-        found: dict[int, set[int]] = {}
-        for _ in range(500):
-            batch = client.sample(256, "whole", timeout=10.0)
-            check(batch, "whole", self.seed)
-            for number, item in zip(batch["number"][:, 0, 0].tolist(), batch.ids.tolist(), strict=True):
-                found.setdefault(number, set()).add(item)
-            if len(found) >= count:
-                break
-        twice = [number for number, items in found.items() if len(items) > 1]
-        strange = [number for number in found if not acknowledged(number, "whole", accounts)]
-        self.verdict("whole: all that is stored was read back", len(found) == count, f"{len(found)} of {count}")
-        self.verdict("whole: no trajectory is stored twice", not twice, twice[:5] or "")
-        self.verdict("whole: all that is stored was acknowledged", not strange, strange[:5] or "")
+    def read_back(self, client: gear.Client, info: dict[str, Any], accounts: dict[int, dict[str, Any]]) -> None:
+        """Read all that each table stores: each row once, each trajectory whole, each acknowledged."""
+        for table in TABLES:
+            figures = info[table.name]
+            stored = Stored(client, table.name, figures["items"], self.seed)
+            faults = stored.faults(figures["trajectories"], accounts)
+            wrong = {what: found for what, found in faults.items() if found}
+            seen = f"{len(stored.ids)} items of {figures['trajectories']} trajectories"
+            self.verdict(f"{table.name}: stored once, whole and acknowledged", not wrong, wrong or seen)
 
     def close(self) -> None:
         """End everything, the server last, whatever else is signalled meanwhile; nothing may be left."""
@@ -206,6 +190,11 @@ class Soak:
 def total(client: gear.Client, figure: str) -> int:
     """Sum of a figure over the tables."""
     return sum(table[figure] for table in client.info(timeout=10.0)["tables"].values())
+
+
+def quarantined(client: gear.Client) -> dict[str, int]:
+    """Blocks in quarantine by table."""
+    return {name: t["quarantined_blocks"] for name, t in client.info(timeout=10.0)["tables"].items()}
 
 
 def run(seconds: float, seed: int) -> bool:
@@ -242,7 +231,7 @@ def run(seconds: float, seed: int) -> bool:
                 soak.verdict(f"{role}: went on after it was stopped", went_on, f"{account.get('after', 0)} rounds")
             info, took = client.info()["tables"], time.monotonic() - start
             soak.ledger(info, writings, took)
-            soak.read_back(client, info["whole"]["trajectories"], writings)
+            soak.read_back(client, info, writings)
 
             def left() -> dict[str, int]:
                 tables = client.info()["tables"].items()

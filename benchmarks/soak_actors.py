@@ -42,7 +42,8 @@ TABLES = [
 NAMES = [table.name for table in TABLES]
 PER_WRITER = 10**12
 """Numbers of one writer: its index times this, and a counter; the counter's remainder by 3 is the table's."""
-HELD = 5
+HELD = 30
+"""Selections held at a time: enough that some are lost to the table, few enough that others are read again."""
 PAUSE = 2.0
 """Seconds between two rounds of an actor from which on it counts as having been stopped."""
 

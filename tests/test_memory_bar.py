@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -42,4 +44,7 @@ def test_ten_thousand_mixed_trajectories_take_at_most_a_tenth_more_than_their_pa
     if isinstance(sampler, gear.Prioritized):
         allowed += 12 * info["items"]
     taken = info["used_bytes"] + info["directory_bytes"]
+    reserve = info["reserve_blocks"] * info["block_bytes"]
+    line = f"{type(sampler).__name__}: {taken / payload:.4f} x the payload of {payload} bytes, reserve {reserve} bytes"
+    sys.stdout.write(f"\n{line}\n")  # shown by pytest -s
     assert taken <= allowed, f"{taken / payload:.4f} x the payload"

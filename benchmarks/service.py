@@ -1,0 +1,71 @@
+"""A real `gear-server` of a benchmark: a process with a name and a port of its own that is always stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+READY = b"gear-server ready: "
+
+
+def start(name: str, *options: str, timeout: float = 60.0) -> tuple[subprocess.Popen[bytes], str]:
+    """Start a server on a free port and wait for its ready line; returns the process and its address.
+
+    The process is stopped if that does not come. It has a session of its own, so that a Ctrl-C in the terminal
+    reaches it through its starter, last.
+    """
+    command = [sys.executable, "-m", "gear.server", "--devices", "cpu", "--port", "0", "--discard", "--name", name]
+    process = subprocess.Popen(
+        [*command, "--log-level", "warning", *options], stdout=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        assert process.stdout is not None
+        deadline, said = time.monotonic() + timeout, b""
+        while b"\n" not in said.partition(READY)[2]:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
+                raise SystemExit(f"the server was not ready within {timeout:g} s; it said {said!r}")
+            more = os.read(process.stdout.fileno(), 65536)
+            if not more:
+                raise SystemExit(f"the server ended before it was ready; it said {said!r}")
+            said += more
+        return process, said.partition(READY)[2].decode().split("address=")[1].split()[0]
+    except BaseException:
+        stop(process)
+        raise
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a process, kindly first."""
+    if process.poll() is None:
+        process.terminate()
+    try:
+        process.communicate(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+
+
+@contextlib.contextmanager
+def server() -> Iterator[str]:
+    """The address of a server that lives as long as the context."""
+    process, address = start(f"bench-{secrets.token_hex(4)}")
+    try:
+        yield address
+    finally:
+        stop(process)
+
+
+def start_and_stop() -> float:
+    """Seconds from the start of a server to its ready line."""
+    begin = time.perf_counter()
+    process, _ = start(f"bench-{secrets.token_hex(4)}")
+    seconds = time.perf_counter() - begin
+    stop(process)
+    return seconds

@@ -1,0 +1,90 @@
+"""What the soak asks of the tables themselves: whose blocks are whose, and all that is stored, each once.
+
+Leases are read from the directory in shared memory, which a client maps and never writes. What is stored is
+drawn until every item was seen, so that the samplers are audited along with the storage.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+import gear
+from benchmarks.soak_actors import LONGEST, TABLES, acknowledged, check, length_of
+from gear.storage import fields
+
+Leases = dict[tuple[str, int], frozenset[tuple[int, int]]]
+"""By (table, number of the client in it): the (block, generation) it has leased."""
+
+DRAWS = 2000
+BATCH = 1024
+
+
+def leases(client: gear.Client) -> Leases:
+    """All leases now. A block that went to somebody else meanwhile has another generation, even if it came back."""
+    found: Leases = {}
+    for table in TABLES:
+        opened = client._session.open_table(table.name, 10.0)
+        records = np.array(opened.layout.view(opened.segment, "blocks"))  # a copy: the shard writes on
+        for owner in np.unique(records[:, fields.OWNER]):
+            if owner >= 0:
+                blocks = np.flatnonzero(records[:, fields.OWNER] == owner)
+                named = zip(blocks.tolist(), records[blocks, fields.GENERATION].tolist(), strict=True)
+                found[table.name, int(owner)] = frozenset(named)
+    return found
+
+
+def kept(before: Leases, after: Leases, quarantined: dict[str, int]) -> bool:
+    """Whether one client had in each table just the blocks in quarantine there, and has the same ones still.
+
+    It has one number per table. Clients that go on working exchange theirs all the time.
+    """
+    return all(
+        any(
+            name == table and len(blocks) == count and after.get((name, owner)) == blocks
+            for (name, owner), blocks in before.items()
+        )
+        for table, count in quarantined.items()
+        if count
+    )
+
+
+class Stored:
+    """All that a table stores, read back by drawing: id, number and first step of each item."""
+
+    def __init__(self, client: gear.Client, table: str, items: int, seed: int) -> None:
+        self.table, self.items, self.seed = table, items, seed
+        self.ids = np.empty(0, np.int64)
+        self.numbers, self.steps = np.empty(0, np.int64), np.empty(0, np.int64)
+        for _ in range(DRAWS):
+            if len(self.ids) >= items:
+                break
+            self._draw(client)
+
+    def _draw(self, client: gear.Client) -> None:
+        batch = client.sample(BATCH, self.table, timeout=10.0)
+        check(batch, self.table, self.seed)
+        size = len(batch.ids)
+        ids, first = np.unique(np.concatenate([self.ids, batch.ids]), return_index=True)
+        numbers = np.asarray(batch["number"]).reshape(size, -1, 4)[:, 0, 0]
+        steps = np.asarray(batch["step"]).reshape(size, -1)[:, 0].astype(np.int64)
+        self.numbers = np.concatenate([self.numbers, numbers])[first]
+        self.steps = np.concatenate([self.steps, steps])[first]
+        self.ids = ids
+        if self.table == "windows" and len(ids) < self.items:  # what was seen is not drawn any more
+            client.update_priorities(batch.ids, np.zeros(size), timeout=10.0)
+
+    def faults(self, trajectories: int, accounts: dict[int, dict[str, object]]) -> dict[str, object]:
+        """What is wrong with it, by property; an empty value is none."""
+        numbers, counts = np.unique(self.numbers, return_counts=True)
+        places = np.unique(self.numbers * (LONGEST + 1) + self.steps)
+        lengths = np.ones(len(numbers), np.int64) if self.table == "whole" else length_of(numbers, self.seed)
+        torn = numbers[counts != lengths].tolist()
+        strange = [n for n in numbers.tolist() if not acknowledged(n, self.table, accounts)]
+        unseen = (len(self.ids), self.items) if len(self.ids) != self.items else ()
+        return {
+            "all items were read back": unseen,
+            "no row is stored twice": len(self.ids) - len(places),
+            "every trajectory is there from its first step to its last": torn[:5],
+            "as many trajectories as the table counts": () if len(numbers) == trajectories else len(numbers),
+            "all that is stored was acknowledged": strange[:5],
+        }

@@ -1,0 +1,167 @@
+"""The benchmarks and the soak notice what is wrong: a figure of a wrong result or a blind check is worse than none."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+import gear
+from benchmarks import run, soak_actors
+from benchmarks.cases import GROUPS
+from benchmarks.data import COLUMNS, Expected, piece, transitions
+from benchmarks.measure import Candidate, Measurement, WrongResult, show, write
+from benchmarks.soak_audit import Stored, kept
+
+SEED = 3
+
+
+def measured(*candidates: Candidate, **rest) -> Measurement:
+    return Measurement("name", "work", list(candidates), 10, "things", "bar", calls=2, **rest)
+
+
+def test_candidates_take_turns_and_pieces_of_work_go_on_from_round_to_round():
+    seen: list[tuple[str, int]] = []
+    one = Candidate("one", lambda k: seen.append(("one", k)))
+    two = Candidate("two", lambda k: seen.append(("two", k)))
+    measured(one, two).run(2)
+    warm_up = [(name, k) for name in ("one", "two") for k in (0, 1)]
+    assert seen == warm_up + [(name, k) for turn in (0, 2) for name in ("one", "two") for k in (turn, turn + 1)]
+
+
+def test_a_ratio_is_that_of_each_round():
+    times = {"ours": iter([0, 0, 1, 1, 6, 6, 2, 2]), "limit": iter([0, 0, 1, 1, 2, 2, 4, 4])}
+    candidates = [Candidate(name, lambda k, values=values: next(values), timed=True) for name, values in times.items()]
+    measurement = measured(*candidates)
+    measurement.run(3)
+    ours, limit = measurement.lines()
+    assert (ours["times_limit"], ours["times_limit_range"]) == (1.0, [0.5, 3.0])
+    assert (ours["us"], ours["us_range"], ours["rounds"]) == (2e6, [1e6, 6e6], 3)
+    assert "times_limit" not in limit
+    assert "1.00 x the limit (0.50 to 3.00)" in show(measurement)
+
+
+def test_records_are_json_lines_with_the_facts_of_the_run(tmp_path):
+    measurement = measured(Candidate("only", lambda k: 1.0, timed=True))
+    measurement.run(1)
+    write(str(tmp_path / "records"), {"cpu": "some"}, [measurement])
+    (record,) = map(json.loads, (tmp_path / "records").read_text().splitlines())
+    assert (record["cpu"], record["measurement"], record["us"]) == ("some", "name", 1e6)
+
+
+def test_a_run_ends_with_1_only_if_a_result_is_wrong(monkeypatch, capsys):
+    def wrong() -> None:
+        raise WrongResult("rows differ")
+
+    for verify, code in ((lambda: None, None), (wrong, 1)):
+        slow = measured(Candidate("gear", lambda k: 1e9, timed=True), verify=verify)
+        monkeypatch.setattr(run, "wanted", lambda only, one=slow: iter([one]))
+        monkeypatch.setattr(sys, "argv", ["run"])
+        if code is None:
+            run.main()
+        else:
+            with pytest.raises(SystemExit) as end:
+                run.main()
+            assert end.value.code == code
+    assert "WRONG: rows differ" in capsys.readouterr().out
+
+
+def test_only_what_was_asked_for_is_set_up(monkeypatch):
+    set_up: list[str] = []
+
+    def group(*names: str):
+        def make(data):
+            for name in names:
+                set_up.append(name)
+                yield Measurement(name, "work", [], 1, "things", "bar")
+
+        return names, make
+
+    monkeypatch.setattr(run, "GROUPS", [group("a-one", "b-one", "c-one"), group("a-two")])
+    monkeypatch.setattr(run, "transitions", lambda steps: {})
+    assert [m.name for m in run.wanted("b")] == ["b-one"]
+    assert set_up == ["a-one", "b-one"]
+
+
+def test_measurement_names_are_unique():
+    names = [name for group, _ in GROUPS for name in group]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("item", [gear.Step(), gear.Window(4)])
+@pytest.mark.parametrize("column", ["obs", "action", "reward", "done"])
+def test_a_batch_with_one_wrong_value_is_seen(item, column):
+    data = transitions(60)
+    with gear.embedded([gear.Table("t", COLUMNS, gear.Steps(100), item=item, mean_length=20)]) as client:
+        for start in range(0, 60, 20):
+            client.insert(piece(data, start, 20))
+        batch = client.sample(8)
+        Expected(data).check(batch)
+        value = batch[column].reshape(-1)
+        value[-1] = ~value[-1] if column == "done" else value[-1] + 1
+        with pytest.raises(WrongResult, match="item 7 of a batch of 8"):
+            Expected(data).check(batch)
+
+
+@pytest.fixture
+def soaked():
+    """A client with three trajectories of one writer in each table of the soak, and that writer's account."""
+    with gear.embedded(soak_actors.TABLES) as client:
+        for kind, name in enumerate(soak_actors.NAMES):
+            for place in range(3):
+                number = soak_actors.PER_WRITER + place * len(soak_actors.NAMES) + kind
+                client.insert(soak_actors.trajectory(number, SEED), name)
+        yield client, {1: dict.fromkeys(soak_actors.NAMES, 3)}
+
+
+@pytest.mark.parametrize("table", soak_actors.NAMES)
+def test_the_audit_accepts_what_is_right(soaked, table):
+    client, accounts = soaked
+    stored = Stored(client, table, client.info()["tables"][table]["items"], SEED)
+    assert not any(stored.faults(3, accounts).values())
+
+
+@pytest.mark.parametrize("table", soak_actors.NAMES)
+def test_the_audit_sees_a_second_copy_and_what_nobody_acknowledged(soaked, table):
+    client, accounts = soaked
+    accounts[1][table] = 2
+    number = soak_actors.PER_WRITER + soak_actors.NAMES.index(table)
+    client.insert(soak_actors.trajectory(number, SEED), table)
+    stored = Stored(client, table, client.info()["tables"][table]["items"], SEED)
+    faults = stored.faults(4, accounts)
+    assert faults["no row is stored twice"] > 0
+    assert faults["as many trajectories as the table counts"] == 3
+    assert faults["all that is stored was acknowledged"] == [number + 2 * len(soak_actors.NAMES)]
+
+
+@pytest.mark.parametrize("table", ["windows", "rows"])
+def test_the_audit_sees_a_trajectory_that_misses_its_end(soaked, table):
+    client, accounts = soaked
+    number = soak_actors.PER_WRITER + 9 + soak_actors.NAMES.index(table)
+    short = {name: column[:-1] for name, column in soak_actors.trajectory(number, SEED).items()}
+    client.insert(short, table)
+    accounts[1][table] = 4
+    stored = Stored(client, table, client.info()["tables"][table]["items"], SEED)
+    assert stored.faults(4, accounts)["every trajectory is there from its first step to its last"] == [number]
+
+
+@pytest.mark.parametrize("column", ["number", "step", "checksum", "payload"])
+@pytest.mark.parametrize("table", soak_actors.NAMES)
+def test_the_soak_sees_one_wrong_value_in_any_column(soaked, table, column):
+    client, _ = soaked
+    batch = client.sample(16, table)
+    soak_actors.check(batch, table, SEED)
+    batch[column].reshape(-1)[0] += 1
+    with pytest.raises(AssertionError):
+        soak_actors.check(batch, table, SEED)
+
+
+def test_leases_are_kept_only_if_the_same_blocks_were_handed_out_no_further():
+    before = {("t", 1): frozenset({(4, 1), (5, 1)}), ("t", 2): frozenset({(6, 1)})}
+    assert kept(before, before, {"t": 2})
+    assert kept(before, before | {("t", 2): frozenset({(7, 3)})}, {"t": 2})
+    again = before | {("t", 1): frozenset({(4, 1), (5, 2)})}  # block 5 went out once more and came back
+    assert not kept(before, again, {"t": 2})
+    assert not kept(before, {("t", 2): frozenset({(6, 1)})}, {"t": 2})
+    assert not kept(before, before, {"t": 3})
