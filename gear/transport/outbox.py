@@ -109,19 +109,20 @@ class Outbox:
         n = self.count
         if not n:
             return
+        self.talk.check()
         entries = bytes(memoryview(self._entries)[: n * _ENTRY])
-        blocks = self._blocks.tobytes()
+        blocks, priorities, begun = self._blocks.tobytes(), self._priorities.tobytes(), self._begun
         want = max(0, min(len(self._blocks), self.asked - len(self._spare_blocks) - self._coming))
-        body = m.Commit(self.index, want, min(want, self._begun))
-        self.talk.post(
-            body,
-            (entries, blocks, self._priorities.tobytes()),
-            lambda call: self._answered(call, entries, blocks, want),
-        )
+        # Sending may take in an answer, which posts what is gathered then: this must not be it.
         del self._blocks[:], self._priorities[:]
         self.count = self._begun = 0
         self.flying += 1
         self._coming += want
+        self.talk.post(
+            m.Commit(self.index, want, min(want, begun)),
+            (entries, blocks, priorities),
+            lambda call: self._answered(call, entries, blocks, want),
+        )
 
     def _answered(self, call: Call, entries: bytes, blocks: bytes, want: int) -> None:
         first, last = (_SEQUENCE(entries, at)[0] for at in (0, len(entries) - _ENTRY))
