@@ -22,7 +22,10 @@ def samples_allowed(
         return want
     # A relative slack of 1e-9 keeps 3 * (1/3) from losing a sample to rounding.
     room = spi * inserted - sampled - low
-    return max(0, min(want, int(math.floor(room + 1e-9 * max(1.0, abs(room))))))
+    room += 1e-9 * max(1.0, abs(room))
+    if room >= want:  # also room for more than an integer holds
+        return want
+    return max(0, int(math.floor(room)))
 
 
 @kernel

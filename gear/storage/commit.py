@@ -240,9 +240,7 @@ def apply(segment, params, client, client_key, entries, named, priorities, lost)
             counters[f.ITEM_COUNT] += items_after - items_before
             counters[f.INSERTED_ITEMS] += items_after - items_before
             if end:
-                slots[at + f.PINS] -= 1
-                slots[at + f.WRITER] = -1
-                add_to_remover(segment, params, slot)
+                _let_go(segment, params, slot)
         fence()
         clients[mine + f.COMMITTED] = entry.sequence
         k_block += added
@@ -290,19 +288,62 @@ def close_open(segment, params, slot):
     publish(segment, params, slot, before, after, np.empty(0), 0, 0)
     counters[f.ITEM_COUNT] += after - before
     counters[f.INSERTED_ITEMS] += after - before
+    _let_go(segment, params, slot)
+
+
+@kernel
+def _let_go(segment, params, slot):
+    """The writer of a slot that was just closed lets go; a trajectory used up while it was open leaves now."""
+    slots = int64s(segment, params, f.R_SLOTS)
+    at = slot * f.SLOT_FIELDS
     slots[at + f.PINS] -= 1
     slots[at + f.WRITER] = -1
     add_to_remover(segment, params, slot)
+    if slots[at + f.ITEMS] > 0 and slots[at + f.GONE] == slots[at + f.ITEMS]:
+        evict(segment, params, slot, True)
 
 
 @kernel
 def room_for_lease(segment, params, wanted, slots):
-    """Evict until that many blocks and slots are free, for a commit that follows; whether they are."""
+    """Evict until that many blocks and slots are free, for a commit that follows; whether they are.
+
+    Only trajectories that nobody reads or writes go, and only if that is enough: the others would leave the
+    table without giving a block.
+    """
     counters = int64s(segment, params, f.R_COUNTERS)
+    if not _can_free(segment, params, wanted - counters[f.FREE_BLOCKS], slots - counters[f.FREE_SLOTS]):
+        return False
+    records = int64s(segment, params, f.R_SLOTS)
     while counters[f.FREE_BLOCKS] < wanted or counters[f.FREE_SLOTS] < slots:
         leaving = victim(segment, params, -1)
-        if leaving < 0:
+        if leaving < 0 or not _idle(records, leaving):
+            leaving = counters[f.OLDEST]
+            while leaving >= 0 and not _idle(records, leaving):
+                leaving = records[leaving * f.SLOT_FIELDS + f.NEWER]
+        if leaving < 0:  # blocks that had used up their generations did not come back
             return False
         counters[f.EVICTED_EARLY] += 1
         evict(segment, params, leaving, False)
     return True
+
+
+@kernel
+def _idle(slots, slot):
+    """Whether a stored slot is closed and nobody reads it, so that its blocks are free once it is evicted."""
+    return slots[slot * f.SLOT_FIELDS + f.STATE] == f.CLOSED and slots[slot * f.SLOT_FIELDS + f.PINS] == 0
+
+
+@kernel
+def _can_free(segment, params, blocks, slots):
+    """Whether evicting idle slots frees that many blocks and slots."""
+    records = int64s(segment, params, f.R_SLOTS)
+    steps = params[f.P_BLOCK_STEPS]
+    slot = int64s(segment, params, f.R_COUNTERS)[f.OLDEST]
+    while (blocks > 0 or slots > 0) and slot >= 0:
+        at = slot * f.SLOT_FIELDS
+        if _idle(records, slot):
+            final = 1 if records[at + f.FLAGS] & f.HAS_FINAL else 0
+            blocks -= (records[at + f.LENGTH] + final + steps - 1) // steps
+            slots -= 1
+        slot = records[at + f.NEWER]
+    return blocks <= 0 and slots <= 0

@@ -27,16 +27,26 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, slots=True)
 class Pin:
-    """Items kept readable; `holders` counts, per client, who may be reading them."""
+    """Items kept readable for several parties; a client is one from its first collect until it lets go.
+
+    holders: clients that may be reading; parties: how many have still to let go; selector: who drew the
+    items, -1 once it is gone.
+    """
 
     ids: npt.NDArray[np.int64]
     selector: int
-    holders: dict[int, int]
     parties: int
     deadline: float
+    holders: set[int]
     settled: bool = False
     delivered: bool = False
-    joined: tuple[int, ...] = ()
+    void: bool = False
+    """Drawn before the table was reset: nothing is left to settle."""
+
+    @property
+    def charged(self) -> set[int]:
+        """Whose share of the reserve its evicted blocks count against."""
+        return self.holders or {self.selector}
 
 
 class Pins:
@@ -59,7 +69,8 @@ class Pins:
         """Record a draw whose slots are pinned; returns (number, deadline)."""
         number, deadline = next(self._numbers), time.time() + ttl
         # With several parties the selector may be a mere coordinator: a party holds from its first collect.
-        self._pins[number] = Pin(ids, selector, {selector: 1} if parties == 1 else {}, parties, deadline)
+        holders = {selector} if parties == 1 else set()
+        self._pins[number] = Pin(ids, selector, parties, deadline, holders)
         self._of.setdefault(selector, set()).add(number)
         if deadline < self.next_expiry:
             self.next_expiry = deadline
@@ -71,37 +82,55 @@ class Pins:
         Raises
         ------
         PinLost
-            If the pin has ended or its deadline passed.
+            If the pin has ended, its deadline passed, or there are as many parties already as it is for.
         """
-        pin = self._pins.get(number)
-        if pin is None or pin.settled:
-            raise PinLost(f"pin {number} of table {self._layout.table.name!r} has ended; select again")
-        pin.holders[client] = pin.holders.get(client, 0) + 1
-        pin.joined += (client,)
+        pin, name = self._pins.get(number), self._layout.table.name
+        if pin is None or pin.settled or pin.deadline <= time.time():
+            raise PinLost(f"pin {number} of table {name!r} has ended; select again")
+        if client in pin.holders:
+            return
+        if len(pin.holders) >= pin.parties:
+            raise PinLost(
+                f"all parties that pin {number} of table {name!r} was selected for hold it or have let go; select "
+                "with a larger parties="
+            )
+        pin.holders.add(client)
         self._of.setdefault(client, set()).add(number)
 
     def release(self, client: int, number: int, delivered: bool) -> None:
-        """One party lets go; the last one ends the pin. An unknown pin is ignored: messages may come twice."""
+        """One party lets go; the last one ends the pin. Who does not hold it is ignored: messages may come twice."""
         pin = self._pins.get(number)
-        if pin is None or (client not in pin.holders and client != pin.selector):
+        if pin is None or client not in pin.holders:
             return
-        held = pin.holders.get(client, 0)
-        if held > 1:
-            pin.holders[client] = held - 1
-        else:
-            pin.holders.pop(client, None)
         pin.delivered |= delivered
-        pin.parties -= 1
-        self._end_if_over(number, pin)
+        self._let_go(client, number, pin)
 
     def drop(self, client: int) -> None:
-        """The client can not read any more: it lets go of everything, undelivered."""
-        for number in list(self._of.pop(client, ())):
+        """The client can not read any more: it lets go of everything, undelivered.
+
+        What it selected for several parties stays for them: it may have been a coordinator that ended well.
+        """
+        for number in list(self._of.get(client, ())):
             pin = self._pins[number]
-            pin.holders.pop(client, None)
-            if pin.parties == 1 or client == pin.selector:
-                pin.parties = 0
-            self._end_if_over(number, pin)
+            if client == pin.selector:
+                pin.selector = -1
+            if client in pin.holders:
+                self._let_go(client, number, pin)
+        self._of.pop(client, None)
+
+    def _let_go(self, client: int, number: int, pin: Pin) -> None:
+        pin.holders.discard(client)
+        pin.parties -= 1
+        if client != pin.selector:
+            self._of[client].discard(number)
+        self._end_if_over(number, pin)
+
+    def reset(self) -> None:
+        """The table is emptied and counts anew: what was drawn before stays readable and counts no more."""
+        for pin in self._pins.values():
+            if not pin.settled and not pin.void:
+                self._settle(pin)
+                pin.settled, pin.void = False, True
 
     def any_of(self, client: int) -> bool:
         """Whether the client has a pin."""
@@ -128,33 +157,41 @@ class Pins:
         return told
 
     def revoke_beyond(self, share: int) -> list[tuple[int, int]]:
-        """Settle the oldest pins of clients that keep more than `share` evicted blocks; (client, pin) to be told."""
-        kept: dict[int, int] = {}
+        """Settle the oldest pins of clients that keep more than `share` evicted blocks; (client, pin) to be told.
+
+        Pins that nobody has joined yet count against their selector and end at once.
+        """
+        kept: dict[int, set[int]] = {}
         told: list[tuple[int, int]] = []
         for number, pin in reversed(list(self._pins.items())):
-            held = 0 if pin.settled else self._evicted_blocks(pin)
-            if not held:
+            slots = set() if pin.settled else set(self._evicted_slots(pin).tolist())
+            if not slots:
                 continue
-            for client in pin.holders:
-                kept[client] = kept.get(client, 0) + held
-            if any(kept[client] > share for client in pin.holders):
+            beyond = False
+            for client in pin.charged:
+                mine = kept.setdefault(client, set())
+                mine |= slots
+                blocks = int(self._slots[list(mine), f.CURSOR].sum())
+                beyond |= blocks > (share if client >= 0 else 0)
+            if beyond:
                 told += [(client, number) for client in pin.holders]
                 self._settle(pin)
+                self._end_if_over(number, pin)
         return told
 
     def blocking(self) -> list[int]:
         """Clients that keep evicted blocks from being reused."""
-        return sorted({c for pin in self._pins.values() if self._evicted_blocks(pin) for c in pin.holders})
+        return sorted({c for pin in self._pins.values() if len(self._evicted_slots(pin)) for c in pin.charged} - {-1})
 
-    def _evicted_blocks(self, pin: Pin) -> int:
+    def _evicted_slots(self, pin: Pin) -> npt.NDArray[np.int32]:
         rows = pin.ids & ((1 << self._layout.row_bits) - 1)
-        slots = np.unique(self._blocks[rows // self._layout.block_steps, f.SLOT])
-        evicted = slots[self._slots[slots, f.STATE] == f.EVICTED]
-        return int(self._slots[evicted, f.CURSOR].sum())
+        slots: npt.NDArray[np.int32] = np.unique(self._blocks[rows // self._layout.block_steps, f.SLOT])
+        return slots[self._slots[slots, f.STATE] == f.EVICTED]
 
     def _settle(self, pin: Pin) -> None:
         if not pin.settled:
-            settle.settle(self._segment, self._params, pin.ids, pin.delivered)
+            if not pin.void:
+                settle.settle(self._segment, self._params, pin.ids, pin.delivered)
             pin.settled = True
 
     def _end_if_over(self, number: int, pin: Pin) -> None:
@@ -163,8 +200,8 @@ class Pins:
         if pin.holders:  # somebody may still be reading: settle the credit, keep the rows
             self._settle(pin)
             return
-        settle.release(self._segment, self._params, pin.ids, pin.delivered, not pin.settled)
+        self._settle(pin)
+        settle.release(self._segment, self._params, pin.ids)
         del self._pins[number]
-        for client in (pin.selector, *pin.joined):
-            if client in self._of:
-                self._of[client].discard(number)
+        if pin.selector >= 0:
+            self._of[pin.selector].discard(number)

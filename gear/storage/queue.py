@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gear.errors import DeadlineExceeded, GearError
+from gear.errors import DeadlineExceeded, GearError, ProtocolError
 from gear.storage import fields as f
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from gear.storage.layout import Grant
     from gear.storage.table import StoredTable
 
 
@@ -31,6 +32,8 @@ class CommitDone(NamedTuple):
 
 
 Done = Callable[[Any], None]
+
+_WHOLE = f.BEGIN | f.END
 
 
 @dataclass(eq=False, slots=True)
@@ -80,29 +83,27 @@ class RequestQueue:
         priorities: npt.NDArray[np.float64],
         done: Done,
     ) -> None:
-        """Check and commit entries of one client, in its order; `done` gets a CommitDone when all are in."""
-        waiting = self._commits.get(client)
-        if waiting is None:
-            waiting = self._commits[client] = deque()
+        """Check and commit entries of one client, in its order; `done` gets a CommitDone when all are in.
+
+        The arrays stay the queue's until then.
+        """
         request = _Commit(client, entries, blocks, priorities, done, [])
-        if waiting:  # earlier entries wait: these can only be checked once those are committed
+        waiting = self._commits.get(client)
+        if waiting is not None:  # earlier entries wait: these can only be checked once those are committed
             waiting.append(request)
             return
-        if self._try_commit(request, check=True):
-            self.advance()
-        else:
-            waiting.append(request)
-            self.advance()
+        if not self._try_commit(request):
+            self._commits[client] = deque([request])
+        self.advance()
 
-    def _try_commit(self, request: _Commit, check: bool) -> bool:
+    def _try_commit(self, request: _Commit) -> bool:
         """Commit what the limiter lets pass; whether the request is finished."""
         stored, client = self.stored, request.client
-        if check:
-            try:
-                stored.check(client, request.entries, request.blocks, request.priorities)
-            except GearError as error:
-                request.done(error)
-                return True
+        try:
+            stored.check(client, request.entries, request.blocks, request.priorities)
+        except GearError as error:
+            request.done(error)
+            return True
         n, n_blocks, n_priorities, lost = stored.commit(client, request.entries, request.blocks, request.priorities)
         request.lost += lost
         if n < len(request.entries):
@@ -139,49 +140,58 @@ class RequestQueue:
     def allocate(self, client: int, blocks: int, slots: int, deadline: float, done: Done) -> None:
         """Lease exactly that many blocks and slots for a commit; `done` gets a Grant."""
         request = _Allocate(client, blocks, slots, deadline, done)
-        if self._allocates or not self._try_allocate(request):
-            self._allocates.append(request)
+        self._allocates.append(request)
         self.advance()
 
-    def _try_allocate(self, request: _Allocate) -> bool:
-        try:
-            grant = self.stored.allocate(request.client, request.blocks, request.slots)
-        except GearError as error:
-            request.done(error)
+    def _serve_allocates(self) -> bool:
+        """In order; who has commits parked is passed over: what it got would evict data and lie idle."""
+        for at, request in enumerate(self._allocates):
+            if request.client in self._commits:
+                continue
+            try:
+                result: Grant | GearError | None = self.stored.allocate(request.client, request.blocks, request.slots)
+            except GearError as error:
+                result = error
+            if result is None:
+                return False
+            del self._allocates[at]
+            request.done(result)
             return True
-        if grant is None:
-            return False
-        request.done(grant)
-        return True
+        return False
+
+    def _serve_commits(self) -> bool:
+        """Each client in turn; who got something goes to the end, so that none is starved by another."""
+        moved = False
+        for client, waiting in list(self._commits.items()):
+            served = False
+            while waiting:
+                n = len(waiting[0].entries)
+                if not self._try_commit(waiting[0]):
+                    served |= len(waiting[0].entries) != n
+                    break
+                waiting.popleft()
+                served = True
+            if not waiting:
+                del self._commits[client]
+            elif served:
+                self._commits[client] = self._commits.pop(client)
+            moved |= served
+        return moved
+
+    def _serve_selects(self) -> bool:
+        moved = False
+        while self._selects:
+            before = self._selects[0].credit
+            if not self._try_select(self._selects[0]):
+                return moved or self._selects[0].credit != before
+            self._selects.popleft()
+            moved = True
+        return moved
 
     def advance(self) -> None:
         """Serve every parked request that can be served now, until nothing moves."""
-        moved = True
-        while moved:
-            moved = False
-            while self._allocates and self._try_allocate(self._allocates[0]):
-                self._allocates.popleft()
-                moved = True
-            for client in list(self._commits):
-                waiting = self._commits[client]
-                while waiting:
-                    n = len(waiting[0].entries)
-                    if self._try_commit(waiting[0], check=True):
-                        waiting.popleft()
-                        moved = True
-                    else:
-                        moved |= len(waiting[0].entries) != n
-                        break
-                if not waiting:
-                    del self._commits[client]
-            while self._selects:
-                before = self._selects[0].credit
-                if self._try_select(self._selects[0]):
-                    self._selects.popleft()
-                    moved = True
-                else:
-                    moved |= self._selects[0].credit != before
-                    break
+        while self._serve_allocates() | self._serve_commits() | self._serve_selects():
+            pass
 
     @property
     def idle(self) -> bool:
@@ -197,22 +207,43 @@ class RequestQueue:
         """Drop the client's uncommitted entries first..last and end their leases; returns how many there were.
 
         `done` of a message that loses entries is called when the rest of it is committed.
+
+        Raises
+        ------
+        ProtocolError
+            If one of them is only a part of its trajectory: what follows it could not be committed.
         """
-        dropped = 0
+        found = []
         for request in self._commits.get(client, ()):
+            leaving = (request.entries["sequence"] >= first) & (request.entries["sequence"] <= last)
+            if (request.entries["flags"][leaving] & _WHOLE != _WHOLE).any():
+                raise ProtocolError(f"of commits {first} to {last} only whole trajectories can be withdrawn")
+            found.append((request, leaving))
+        dropped: set[int] = set()
+        for request, leaving in found:
             entries = request.entries
-            leaving = (entries["sequence"] >= first) & (entries["sequence"] <= last)
-            if leaving.any():
-                dropped += int(leaving.sum())
-                of_block = np.repeat(leaving, entries["blocks"])
-                of_priority = np.repeat(leaving, entries["priorities"])
-                self.stored.give_back(client, request.blocks[of_block], entries["slot"][leaving].copy())
-                request.entries = entries[~leaving]
-                request.blocks = request.blocks[~of_block]
-                request.priorities = request.priorities[~of_priority]
+            of_block = np.repeat(leaving, entries["blocks"])
+            of_priority = np.repeat(leaving, entries["priorities"])
+            blocks = request.blocks[of_block]
+            slots = entries["slot"][leaving]
+            request.entries = entries[~leaving]
+            request.blocks = request.blocks[~of_block]
+            request.priorities = request.priorities[~of_priority]
+            # A message sent again names the same leases once more: the second time there is nothing to end.
+            self.stored.end_leases(client, blocks, slots)
+            dropped.update(entries["sequence"][leaving].tolist())
         if dropped:
             self.advance()
-        return dropped
+        return len(dropped)
+
+    def cancel(self, done: Done) -> None:
+        """Drop the parked select or allocation whose `done` this is: nobody waits for it any more."""
+        for request in self._selects:
+            if request.done == done:
+                self.stored.unreserve(request.credit)
+        self._selects = deque(r for r in self._selects if r.done != done)
+        self._allocates = deque(r for r in self._allocates if r.done != done)
+        self.advance()
 
     def forget(self, client: int) -> None:
         """Drop everything parked of a client that is gone."""
@@ -236,10 +267,9 @@ class RequestQueue:
         if expired:
             self._allocates = deque(r for r in self._allocates if r.deadline > now)
             for waiting in expired:
+                reason = self.insert_obstacle() if waiting.client in self._commits else self.memory_obstacle()
                 waiting.done(
-                    DeadlineExceeded(
-                        f"insert of {waiting.blocks} blocks timed out: {self.memory_obstacle()}; nothing was inserted"
-                    )
+                    DeadlineExceeded(f"insert of {waiting.blocks} blocks timed out: {reason}; nothing was inserted")
                 )
         if late or expired:
             self.advance()

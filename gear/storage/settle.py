@@ -28,12 +28,10 @@ def _item_of(params, blocks, block, row):
 
 
 @kernel
-def release(segment, params, ids, delivered, spend):
-    """End the pins of a draw; `spend`: also settle its credit, delivered or returned."""
+def release(segment, params, ids):
+    """End the pins of a settled draw."""
     blocks = int32s(segment, params, f.R_BLOCKS)
     slots = int64s(segment, params, f.R_SLOTS)
-    if spend:
-        settle(segment, params, ids, delivered)
     mask, steps = (np.int64(1) << params[f.P_ROW_BITS]) - 1, params[f.P_BLOCK_STEPS]
     for k in range(ids.shape[0]):
         slot = np.int64(blocks[(ids[k] & mask) // steps * f.BLOCK_FIELDS + f.SLOT])

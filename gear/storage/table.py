@@ -183,9 +183,13 @@ class StoredTable:
         ProtocolError
             If some are not the client's; its own are ended all the same.
         """
-        strange = end_leases(self.segment, self.params, client, blocks, slots)
+        strange = self.end_leases(client, blocks, slots)
         if strange:
             raise ProtocolError(f"{strange} of the blocks and slots given back are not leased to this client")
+
+    def end_leases(self, client: int, blocks: npt.NDArray[np.int32], slots: npt.NDArray[np.int32]) -> int:
+        """End those leases that are the client's; returns how many are not."""
+        return int(end_leases(self.segment, self.params, client, blocks, slots))
 
     def recall_leases(self) -> list[tuple[int, int]]:
         """(client, blocks beyond its share) for each connected client that should give some back."""
@@ -346,11 +350,10 @@ class StoredTable:
 
     def reset(self) -> None:
         """Evict everything; limiter counts start anew. Open trajectories of writers are lost to them."""
+        self.pins.reset()
         while self.counters[f.OLDEST] >= 0:
             evict(self.segment, self.params, int(self.counters[f.OLDEST]), False)
-        reserved = int(self.counters[f.RESERVED_ITEMS])
         self.counters[[f.INSERTED_ITEMS, f.DELETED_ITEMS, f.SAMPLED_ITEMS]] = 0
-        self.counters[f.RESERVED_ITEMS] = reserved
         self.layout.view(self.segment, "floats")[f.MAX_PRIORITY] = 1.0
 
     def info(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gear.batch import Selection
 from gear.errors import Closed, DeadlineExceeded, DeviceError, GearError, SchemaError, TableMismatch, TableNotFound
 from gear.storage.fields import BEGIN
 from gear.storage.layout import COMMIT_ENTRY, Grant
@@ -24,7 +25,7 @@ from gear.transport.base import OpenTable
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from gear.batch import Selection, Update
+    from gear.batch import Update
     from gear.query import Plan
     from gear.schema import Table
 
@@ -150,7 +151,7 @@ class InprocSession:
         if priorities is None:
             given = _NO_PRIORITIES
         else:
-            given = np.atleast_1d(np.asarray(priorities, np.float64))
+            given = np.array(priorities, np.float64, ndmin=1)  # a copy: the entry may have to wait
         entry = np.empty(1, COMMIT_ENTRY)
         with self._lock:
             local = self._local(table)
@@ -161,6 +162,8 @@ class InprocSession:
             entry[0] = (sequence, slot, len(blocks), length, flags, len(given), 0)
             local.pending += 1
 
+            named = np.array(blocks, np.int32)
+
             def done(result: CommitDone | GearError) -> None:
                 local.pending -= 1
                 if isinstance(result, CommitDone):
@@ -168,14 +171,13 @@ class InprocSession:
                         local.open.lost.update(result.lost)
                 else:
                     local.errors[sequence] = result
+                    local.stored.end_leases(local.client, named, entry["slot"][: flags & BEGIN != 0])
 
-            named = np.asarray(blocks, np.int32)
             local.queue.commit(local.client, entry, named, given, done)
             if self._waiting:
                 self._changed.notify_all()
             error = local.errors.pop(sequence, None)
             if error is not None:
-                local.stored.give_back(local.client, named, entry["slot"][:1] if flags & BEGIN else entry["slot"][:0])
                 raise error
             return sequence
 
@@ -183,14 +185,16 @@ class InprocSession:
         """Return once every entry up to `sequence` is committed."""
         with self._lock:
             local = self._local(table)
+
+            def over() -> bool:
+                if not local.pending or local.stored.committed(local.client) >= sequence:
+                    return True
+                return bool(local.errors) and min(local.errors) <= sequence
+
             if local.pending:
-                self._sleep_until(
-                    lambda: not local.pending or local.stored.committed(local.client) >= sequence,
-                    _deadline(timeout),
-                    local.queue.insert_obstacle,
-                )
-            for refused in [number for number in local.errors if number <= sequence]:
-                raise local.errors.pop(refused)
+                self._sleep_until(over, _deadline(timeout), local.queue.insert_obstacle)
+            if local.errors and min(local.errors) <= sequence:
+                raise local.errors.pop(min(local.errors))
 
     def withdraw(self, table: OpenTable, first: int, last: int) -> int:
         """Drop the entries first..last that are not committed; returns how many."""
@@ -251,7 +255,8 @@ class InprocSession:
 
     def revoked(self, table: OpenTable, selection: Selection) -> bool:
         """Whether the pin was taken back."""
-        return selection.pin in self._by_open[id(table)].revoked
+        local = self._by_open.get(id(table))
+        return local is None or selection.pin in local.revoked
 
     def update_priorities(
         self,
@@ -285,6 +290,7 @@ class InprocSession:
         with self._lock:
             self._closed = True
             self._tables.clear()
+            self._by_open.clear()
             self._changed.notify_all()
 
     # Waiting; the lock is held in all of these.
@@ -297,22 +303,31 @@ class InprocSession:
     def _await(self, local: _Local, deadline: float, request: Callable[[Callable[[Any], None]], None]) -> Any:
         """Make a request of the queue and return its result, or raise it."""
         results: list[Any] = []
-        request(results.append)
+        done = results.append
+        request(done)
         if self._waiting:
             self._changed.notify_all()
-        while not results:
-            if self._closed:
-                raise Closed("the client was closed while a call was waiting")
-            if local.queue.starved:
-                self._revoke(local)
-                if results:
-                    break
-            now = time.monotonic()
-            if now >= deadline:
-                local.queue.expire(now)
-                continue
-            self._sleep(min(deadline - now, max(0.0, local.stored.pins.next_expiry - time.time()) + 1e-3))
-            self._expire(local)
+        try:
+            while not results:
+                if self._closed:
+                    raise Closed("the client was closed while a call was waiting")
+                if local.queue.starved:
+                    self._revoke(local)
+                    if results:
+                        break
+                now = time.monotonic()
+                if now >= deadline:
+                    local.queue.expire(now)
+                    continue
+                self._sleep(min(deadline - now, max(0.0, local.stored.pins.next_expiry - time.time()) + 1e-3))
+                self._expire(local)
+        except BaseException:  # Ctrl-C while waiting: nobody takes what would come
+            local.queue.cancel(done)
+            if results and isinstance(results[0], Grant):
+                local.stored.end_leases(local.client, results[0].blocks, results[0].slots)
+            elif results and isinstance(results[0], Selection):
+                local.stored.pins.release(local.client, results[0].pin, False)
+            raise
         if isinstance(results[0], GearError):
             raise results[0]
         return results[0]

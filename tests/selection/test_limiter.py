@@ -42,3 +42,9 @@ def test_min_size_blocks_samples_only(inserted, deleted, least):
 
 def test_a_third_per_insert_loses_nothing_to_rounding():
     assert samples_allowed(2, 3, 0, 0, True, 1, 1 / 3, 0.0) == 1
+
+
+def test_an_error_buffer_above_what_an_integer_holds_blocks_nothing():
+    low, high = SampleToInsertRatio(1.0, 1, 1e19).bounds
+    assert samples_allowed(256, 1, 0, 0, True, 1, 1.0, low) == 256
+    assert insert_allowed(1, 0, 0, True, 1, 1.0, high)

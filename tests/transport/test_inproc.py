@@ -116,3 +116,35 @@ def test_threads_that_write_and_read_at_once_never_see_a_mixed_row():
             stop.set()
             for writer in writers:
                 writer.join(20)
+
+
+def test_priorities_of_an_insert_that_waits_are_those_given():
+    limiter = gear.SampleToInsertRatio(1.0, 1, 2.0)
+    declared = table(capacity=gear.Trajectories(200), sampler=gear.Prioritized(1.0), limiter=limiter)
+    with gear.embedded([declared]) as client:
+        given = np.array([1.0])
+        for _ in range(5):  # the fourth and fifth wait for samples
+            client.insert(rows(), priority=given, wait=False)
+        given[:] = -1.0  # reused by the actor
+        for _ in range(4):
+            client.sample(1, timeout=5.0)
+        client.flush(5.0)
+        assert client.info()["tables"]["t"]["inserted_trajectories"] == 5
+
+
+def test_an_interrupted_wait_leaves_nothing_parked(monkeypatch):
+    with gear.embedded([table(limiter=gear.SampleToInsertRatio(1.0, 2, 4.0))]) as client:
+        client.insert(rows())
+        session = client._session
+
+        def interrupt(seconds: float) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(session, "_sleep", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            client.sample(1)
+        monkeypatch.undo()
+        client.insert(rows())
+        figures = client.info()["tables"]["t"]
+        assert (figures["reserved_items"], figures["pins"]) == (0, 0)
+        assert session._tables["t"].queue.idle

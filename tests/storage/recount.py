@@ -1,0 +1,145 @@
+"""A table's directory counted one by one: every block, slot and item against the counters and what is known.
+
+`Recount` takes a drive of `test_recount`, which remembers in plain Python who leases and who reads what.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import gear
+from gear.storage import fields as f
+
+from .actors import read
+from .test_table import positions
+
+if TYPE_CHECKING:
+    from .test_recount import Drive
+
+
+class Recount:
+    """The directory as it is: blocks, slots and items, counted one by one."""
+
+    def __init__(self, drive: Drive) -> None:
+        self.drive, self.stored, self.layout, self.table = drive, drive.stored, drive.layout, drive.table
+        self.view = partial(self.layout.view, self.stored.segment)
+        self.counters, self.info, self.limit = self.stored.counters, self.stored.info(), self.table.max_times_sampled
+        self.blocks, self.slots, self.times = map(self.view, ("blocks", "slots", "times"))
+        self.state = [np.flatnonzero(self.slots[:, f.STATE] == s).tolist() for s in range(f.EVICTED + 1)]
+        self.kept, self.evicted = self.state[f.OPEN] + self.state[f.CLOSED], self.state[f.EVICTED]
+        self.chains = {s: self.walk(self.blocks, f.NEXT, self.slots[s, f.FIRST]) for s in self.kept + self.evicted}
+        self.items = {s: self.items_of(s) for s in self.kept}
+        every = sum(self.items.values(), [])
+        self.live = {i for i in every if not self.limit or self.times[2 * i] < self.limit}
+        self.readable = [d for d in drive.draws if d.holders or not d.settled]
+
+    def check(self) -> None:
+        for name in ("places", "leases", "pins", "uses", "totals", "sampler", "remover", "credit"):
+            getattr(self, name)()
+
+    def walk(self, records: np.ndarray, following: int, at: int) -> list[int]:
+        path: list[int] = []
+        while at >= 0 and len(path) <= len(records):
+            path.append(int(at))
+            at = records[at, following]
+        return path
+
+    def items_of(self, slot: int) -> list[int]:
+        """Indices of the slot's items in per-item arrays, from the definition of an item."""
+        at = positions(self.table.item, int(self.slots[slot, f.LENGTH]), self.slots[slot, f.STATE] == f.CLOSED)
+        if isinstance(self.table.item, gear.Whole):
+            return [slot for _ in at]
+        chain, steps, stride = self.chains[slot], self.layout.block_steps, int(self.layout.params[f.P_STRIDE])
+        return [chain[t // steps] * self.layout.items_per_block + t % steps // stride for t in at]
+
+    def places(self) -> None:
+        free = np.roll(self.view("free_blocks"), -self.counters[f.FREE_HEAD])[: self.counters[f.FREE_BLOCKS]].tolist()
+        taken = [*np.flatnonzero(self.blocks[:, f.OWNER] != -1).tolist(), *sum(self.chains.values(), [])]
+        assert len({*free, *taken}) == len(free + taken), "a block is in two places"
+        assert len(free + taken) + self.info["retired_blocks"] == self.layout.blocks, "blocks were lost"
+        slots = np.roll(self.view("free_slots"), -self.counters[f.SLOT_HEAD])[: self.counters[f.FREE_SLOTS]].tolist()
+        assert sorted(slots) == self.state[f.FREE], "the ring of free slots does not hold the free slots"
+        for slot, chain in self.chains.items():
+            records = self.blocks[chain][:, [f.SLOT, f.ORDINAL]].tolist()
+            assert records == [[slot, n] for n in range(len(chain))], f"the chain of slot {slot} is broken"
+        order = self.walk(self.slots, f.NEWER, self.counters[f.OLDEST])
+        assert order == sorted(self.kept, key=lambda s: self.slots[s, f.ORDER]), "stored trajectories are out of order"
+
+    def leases(self) -> None:
+        for client in self.drive.clients:
+            slots = sum(int(self.slots[slot, f.WRITER]) == client.client for slot in self.state[f.LEASED])
+            found = [int((self.blocks[:, f.OWNER] == client.client).sum()), slots]
+            record = self.view("clients")[client.client, f.LEASED_BLOCKS : f.LEASED_SLOTS + 1].tolist()
+            assert found == record == client.leased(), "leases were miscounted or lost"
+
+    def pins(self) -> None:
+        assert set(self.stored.pins._pins) == {d.selection.pin for d in self.readable}, "a pin outlives its readers"
+        pinned = Counter(slot for draw in self.readable for slot in draw.slots)
+        pinned.update(slot for slot in self.chains if self.slots[slot, f.WRITER] >= 0)
+        found = {slot: int(n) for slot, n in enumerate(self.slots[:, f.PINS]) if n}
+        assert found == dict(pinned), "slots are not pinned by just their readers and writers"
+        rows = [(read(self.stored, *item), before) for draw in self.readable for item, before in draw.rows.items()]
+        assert all(map(np.array_equal, now, before) for now, before in rows), "rows changed under their reader"
+
+    def uses(self) -> None:
+        for slot, items in self.items.items() if self.limit else ():
+            out, back = self.times[0::2][items], self.times[1::2][items]
+            assert (back <= out).all(), "an item was delivered more often than drawn"
+            assert (out <= self.limit).all(), "an item was drawn too often"
+            gone = int((back >= self.limit).sum())
+            assert self.slots[slot, f.GONE] == gone, "used-up items are miscounted"
+            assert gone < len(items) or slot in self.state[f.OPEN], "a used-up trajectory stays stored"
+
+    def totals(self) -> None:
+        sizes, c = [len(self.items[s]) for s in self.kept], self.counters
+        assert self.slots[self.kept, f.ITEMS].tolist() == sizes, "a trajectory has the wrong number of items"
+        items = sum(sizes) - int(self.slots[self.kept, f.GONE].sum())
+        blocks = [sum(len(self.chains[s]) for s in slots) for slots in (self.kept, self.evicted)]
+        blocks.append(int((self.blocks[:, f.OWNER] != -1).sum()))
+        assert c[[f.USED_BLOCKS, f.HELD_BLOCKS, f.LEASED_BLOCK_COUNT]].tolist() == blocks, "blocks are miscounted"
+        slots = [len(self.kept), len(self.evicted), len(self.kept)]
+        assert c[[f.USED_SLOTS, f.HELD_SLOTS, f.STORED]].tolist() == slots, "slots are miscounted"
+        assert c[f.STORED_STEPS] == self.slots[self.kept, f.LENGTH].sum(), "steps are miscounted"
+        assert c[f.INSERTED_ITEMS] - c[f.DELETED_ITEMS] == c[f.ITEM_COUNT] == items, "items are miscounted"
+        assert c[f.INSERTED] - c[f.EVICTED_COUNT] - c[f.CONSUMED] == len(self.kept), "a trajectory left uncounted"
+        used = {gear.Steps: "steps", gear.Trajectories: "trajectories", gear.Bytes: "used_bytes"}
+        assert self.info[used[type(self.table.capacity)]] <= self.table.capacity.n, "the capacity is exceeded"
+        assert self.info["used_blocks"] <= self.layout.data_blocks, "the reserve holds data"
+
+    def sampler(self) -> None:
+        """The sampler can draw the items that are not used up, and no others."""
+        sampler = self.table.sampler
+        if isinstance(sampler, gear.Uniform):
+            per_unit = 1 if isinstance(self.table.item, gear.Whole) else self.layout.items_per_block
+            live = self.view("live")[: self.counters[f.LIVE_UNITS]].tolist()
+            units = Counter(i // per_unit for i in self.live)
+            assert {entry & 0xFFFFFFFF: entry >> 32 for entry in live} == units, "the live units hold other items"
+            assert self.counters[f.LIVE_ITEMS] == len(self.live), "live items are miscounted"
+        if isinstance(sampler, gear.Prioritized):
+            tree, raw = self.view("tree"), self.view("raw")
+            leaves = tree[: self.layout.items]
+            found = set(np.flatnonzero(leaves).tolist())
+            drawable = self.live if sampler.eps else {i for i in self.live if (raw[i] if len(raw) else leaves[i]) > 0}
+            assert found == drawable, "the leaves with mass are not the live items"
+            assert np.isclose(tree[-f.FAN :].sum(), leaves.sum()), "the tree does not add up"
+
+    def remover(self) -> None:
+        if isinstance(self.table.remover, gear.Uniform):
+            found = self.view("remover_live")[: self.counters[f.REMOVER_LIVE]] & 0xFFFFFFFF
+            assert sorted(found.tolist()) == self.state[f.CLOSED], "the remover does not choose among closed slots"
+        if isinstance(self.table.remover, gear.Prioritized):
+            found = np.flatnonzero(self.view("remover_tree")[: self.layout.slots])
+            assert set(found.tolist()) <= set(self.state[f.CLOSED]), "the remover weighs a slot that is not closed"
+
+    def credit(self) -> None:
+        """Reserved is what was drawn since the last reset and not settled, and what waiting selects have gathered."""
+        draws = [d for d in self.drive.draws if not d.before_reset]
+        gathered = sum(r.credit for r in self.drive.queue._selects)
+        reserved = sum(len(d.slots) for d in draws if not d.settled) + gathered
+        sampled = sum(len(d.slots) for d in draws if d.settled and d.delivered)
+        assert self.counters[f.SAMPLED_ITEMS] == sampled, "delivered samples are miscounted"
+        assert self.counters[f.RESERVED_ITEMS] == reserved, "reserved credit is miscounted"
