@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import select
 import threading
+import weakref
 from typing import TYPE_CHECKING
 
 import zmq
@@ -86,6 +87,10 @@ class Channel:
         s.setsockopt(zmq.HEARTBEAT_IVL, max(1, int(heartbeat * 1000 / 3)))
         s.setsockopt(zmq.HEARTBEAT_TIMEOUT, max(1, int(heartbeat * 1000)))
         self._monitor = s.get_monitor_socket(_BROKEN)
+        # A monitored socket that is closed while nobody receives its events blocks the I/O thread of the whole
+        # process: what is dropped without `close` must not leave that to the order in which objects die.
+        self._closing = weakref.finalize(self, _close, s, self._monitor)
+        self._closing.atexit = False
         self._bell = bell
         self._poll = select.poll()
         self._monitor_descriptor: int = self._monitor.fd
@@ -136,6 +141,11 @@ class Channel:
 
     def close(self) -> None:
         """Drop the connection and what is still queued."""
-        self._socket.disable_monitor()
-        self._monitor.close(0)
-        self._socket.close(0)
+        self._closing()
+
+
+def _close(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
+    if not socket.closed:
+        socket.disable_monitor()
+    monitor.close(0)
+    socket.close(0)

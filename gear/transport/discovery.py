@@ -7,12 +7,15 @@ import time
 
 import zmq
 
-from gear.errors import ConnectionLost, ProtocolError
+from gear.errors import AuthenticationError, ConnectionLost, ProtocolError
 from gear.transport import messages as m
 from gear.transport import wire
 from gear.transport.channel import context
 
 DEFAULT_PORT = 7400
+MOST_TOKEN = 4096
+"""Characters of a token at most, as messages carry it."""
+
 _ADDRESS = re.compile(r"(?:tcp://)?(\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+)(?::(\d{1,5}))?")
 
 
@@ -31,6 +34,28 @@ def parse_address(address: str) -> tuple[str, int]:
     return match[1], port
 
 
+def check_token(token: str) -> None:
+    """Refuse what cannot be a token, before it meets the wire; it is never shown.
+
+    Raises
+    ------
+    AuthenticationError
+        If it is no text, too long, or holds bytes of the environment that are no UTF-8.
+    """
+    expected = f"token=... or GEAR_TOKEN: expected a text of at most {MOST_TOKEN} characters"
+    if not isinstance(token, str):
+        raise AuthenticationError(f"{expected}, got {type(token).__name__}; give a str")
+    if len(token) > MOST_TOKEN:
+        raise AuthenticationError(f"{expected}, got {len(token)}; give what the server's --token-file holds")
+    try:
+        token.encode()
+    except UnicodeEncodeError as error:
+        raise AuthenticationError(
+            f"{expected} in UTF-8, got one whose character {error.start} is none; "
+            "give what the server's --token-file holds"
+        ) from None
+
+
 def discover(address: str, token: str, timeout: float | None) -> m.Discovered:
     """Ask the server at `address` for its shards, waiting for it to come up.
 
@@ -41,6 +66,7 @@ def discover(address: str, token: str, timeout: float | None) -> m.Discovered:
     AuthenticationError, ProtocolError
         If the server refuses the token or the protocol version, or is no GEAR server.
     """
+    check_token(token)
     host, port = parse_address(address)
     deadline = time.monotonic() + (timeout if timeout is not None else 10 * 365 * 86400.0)
     socket = context().socket(zmq.DEALER)

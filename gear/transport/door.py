@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import weakref
 from pathlib import Path
 
 from gear.errors import ConnectionLost
@@ -48,15 +49,18 @@ class Door:
 
     def __init__(self, directory: str) -> None:
         self.directory = Path(directory)
+        self._opened: list[int] = []
+        self._closing = weakref.finalize(self, _close, self._opened)
+        self._closing.atexit = False  # the lock lasts as long as the process
         try:
             self._descriptor = os.open(self.directory / DOOR, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            self._opened.append(self._descriptor)
             self.nonce = os.read(self._descriptor, NONCE_BYTES)
         except OSError as error:
             raise ConnectionLost(
                 f"the server's shared memory {directory} cannot be opened here ({error.strerror}): this release needs "
                 "clients on the server's host, with the same user and the same /dev/shm"
             ) from None
-        self._mine: int | None = None
 
     @property
     def alive(self) -> bool:
@@ -66,12 +70,15 @@ class Door:
     def enter(self, client: bytes) -> None:
         """Hold this client's lock file."""
         try:
-            self._mine = locked_file(self.directory / CLIENTS / client.hex())
+            self._opened.append(locked_file(self.directory / CLIENTS / client.hex()))
         except OSError as error:
             raise ConnectionLost(f"cannot write to {self.directory}: {error.strerror}; use the server's user") from None
 
     def leave(self) -> None:
         """Close the files; only for a client that touches the shared memory no more."""
-        os.close(self._descriptor)
-        if self._mine is not None:
-            os.close(self._mine)
+        self._closing()
+
+
+def _close(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())

@@ -7,6 +7,7 @@ waits, and the owner serialises its calls; only `sleep` runs without the owner's
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Sequence
 
 from gear.errors import ConnectionLost, GearError
@@ -47,6 +48,7 @@ class Link:
         self._heartbeat, self._alive = heartbeat, alive
         self._identity, self._token, self._attempt = identity, token, 0
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        weakref.finalize(self, os.close, self._bell).atexit = False
         self._state, self._due, self._backoff = _DOWN, now, _FIRST_BACKOFF
         self._greet(now)
 
