@@ -9,19 +9,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from gear.errors import DataError, ProtocolError
+from gear.errors import DataError, InsufficientMemory, ProtocolError
+from gear.weights import Normalize, exponent, importance
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gear.query import Plan
-
-Normalize = Literal["batch", "table"]
 
 
 class Update(NamedTuple):
@@ -121,20 +120,19 @@ class Batch(Mapping[str, Any]):
     """
 
     __slots__ = (
-        "_beta", "_buffer", "_lengths", "_normalize", "_plan", "_record", "_transient", "_weights", "selection",
+        "_beta", "_buffer", "_lengths", "_normalize", "_plan", "_transient", "_weights", "selection",
     )  # fmt: skip
 
     selection: Selection
 
     def __init__(self, plan: Plan, buffer: npt.NDArray[np.uint8] | None = None) -> None:
-        self._buffer = np.empty(plan.nbytes, np.uint8) if buffer is None else buffer
+        self._buffer = _memory(plan) if buffer is None else buffer
         self._transient = False
         self._lay_out(plan)
 
     def _lay_out(self, plan: Plan) -> None:
-        """Make the views of `plan` over the buffer."""
+        """Lay the arrays of `plan` over the buffer; each is made when it is asked for."""
         self._plan = plan
-        self._record = np.ndarray((), plan.record, self._buffer)
 
     def reuse(self, plan: Plan) -> None:
         """Lay the arrays of `plan` over the buffer there is.
@@ -170,10 +168,8 @@ class Batch(Mapping[str, Any]):
         return self._buffer
 
     def __getitem__(self, name: str) -> Any:
-        try:
-            return self._record[name]
-        except (ValueError, IndexError):
-            raise KeyError(name) from None
+        _, shape, dtype, offset, _ = self._plan.by_name[name]
+        return np.ndarray(shape, dtype, self._buffer, offset)
 
     def __iter__(self) -> Iterator[str]:
         return (f.column for f in self._plan.fields)
@@ -234,22 +230,26 @@ class Batch(Mapping[str, Any]):
         Parameters
         ----------
         beta : float
-            0 corrects nothing, 1 corrects fully.
+            0 corrects nothing, 1 corrects fully; at most 4.
         normalize : {"batch", "table"}
             Whose maximum divides: the largest weight in this batch, or the largest that any item of
             the table could have had at the draw. N, the number of items, cancels either way.
 
         Returns
         -------
-        float32[B]
+        float32[B], in (0, 1]: a weight too small for a float32 is the smallest normal one.
+
+        Raises
+        ------
+        DataError
+            If beta is not in [0, 4], or normalize none of the two.
         """
-        if normalize not in ("batch", "table"):
-            raise DataError(f"normalize: expected 'batch' or 'table', got {normalize!r}")
+        power = exponent(beta, normalize)
         chances = self.selection.probabilities
-        if not self._plan.prioritized or beta == 0:
+        if not self._plan.prioritized or power == 0:
             return self._wrap(np.ones(len(chances), np.float32))
-        smallest = chances.min() if normalize == "batch" else self.selection.smallest
-        return self._wrap(((chances / smallest) ** -float(beta)).astype(np.float32))
+        smallest = chances.min(initial=1.0) if normalize == "batch" else self.selection.smallest
+        return self._wrap(importance(chances, float(smallest), power))
 
     def keep(self) -> Batch:
         """The batch itself if nothing will overwrite it, else a copy of it."""
@@ -279,3 +279,20 @@ class Batch(Mapping[str, Any]):
     def _wrap(self, array: np.ndarray) -> Any:
         """`array` as this kind of batch hands it out."""
         return array
+
+
+def _memory(plan: Plan) -> npt.NDArray[np.uint8]:
+    """A new buffer.
+
+    Raises
+    ------
+    InsufficientMemory
+        If there is not that much.
+    """
+    try:
+        return np.empty(plan.nbytes, np.uint8)
+    except (MemoryError, ValueError):  # ValueError: more than can be addressed
+        raise InsufficientMemory(
+            f"a batch of {plan.size} items of {plan.length} steps of table {plan.table.name!r} takes {plan.nbytes} "
+            "bytes, which are not there; draw fewer items or name fewer columns"
+        ) from None

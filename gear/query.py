@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from gear.storage.layout import Layout
 
 ALIGN = 64
+MOST_ITEMS = 1 << 20
+"""Items per batch at most, as many as one message of the control channel may name."""
+
 PLAN_FIELDS = 10
 """Fields of a row of a gather plan; `gear.kernels.reference` says what they mean."""
 
@@ -55,7 +58,7 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Parameters
     ----------
     size : int
-        Items per batch.
+        Items per batch, at most `MOST_ITEMS`.
     table : str, optional
         Name of the table; may be left out where there is one table.
     views : sequence of View or str, optional
@@ -70,6 +73,8 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         size = self.size
         if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1:
             raise SchemaError(f"Query: size must be a whole number >= 1, got {size!r}")
+        if size > MOST_ITEMS:
+            raise SchemaError(f"Query: size must be at most {MOST_ITEMS} items, got {size!r}; draw several batches")
         force_setattr(self, "size", int(size))
         if not isinstance(self.table, str):
             raise SchemaError(f"Query: table must be a name, got {self.table!r}")
@@ -94,7 +99,7 @@ class Plan(NamedTuple):
     rows : int64[1 + C, PLAN_FIELDS], as the gather kernels read it.
     pads : uint8[P], pad values at the offsets that `rows` names.
     fields : the arrays of the batch; the mask is the last part of the buffer where `mask_offset` >= 0.
-    record : the same fields as one structured dtype, so that a batch makes an array only when asked for it.
+    by_name : the same fields by column, so that a batch makes an array only when asked for it.
     """
 
     table: Table
@@ -103,7 +108,7 @@ class Plan(NamedTuple):
     rows: npt.NDArray[np.int64]
     pads: npt.NDArray[np.uint8]
     fields: tuple[Field, ...]
-    record: np.dtype
+    by_name: dict[str, Field]
     mask_offset: int
     nbytes: int
 
@@ -186,14 +191,8 @@ def make_plan(layout: Layout, views: tuple[View, ...], size: int, length: int) -
     )
     nbytes = at if stepwise else at + size * length
     padding = np.frombuffer(bytes(pads), np.uint8).copy()
-    record = np.dtype(
-        {
-            "names": [f.column for f in fields],
-            "formats": [(f.dtype, f.shape) for f in fields],
-            "offsets": [f.offset for f in fields],
-        }
-    )
-    return Plan(table, size, length, rows, padding, tuple(fields), record, mask_offset, nbytes)
+    by_name = {field.column: field for field in fields}
+    return Plan(table, size, length, rows, padding, tuple(fields), by_name, mask_offset, nbytes)
 
 
 def _pad_bytes(column: Column, pad: bool | int | float) -> bytes:

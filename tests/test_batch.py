@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import mmap
+
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import gear
 from gear.batch import Batch, Selection
@@ -51,6 +56,30 @@ def test_a_batch_is_a_mapping_of_views_of_one_buffer():
     assert one.buffer[:4].view(np.float32)[0] == 1
 
 
+def test_a_batch_of_more_than_two_gibibytes_reaches_its_last_row():
+    """Origin: NumPy refused batches of 2**31 bytes and more. Three pages of the mapping are used."""
+    large = plan(2**20, 400)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    one = Batch(large, np.frombuffer(mmap.mmap(-1, large.nbytes, flags=flags), np.uint8))
+    assert large.nbytes > 2**31
+    assert one["obs"].shape == (2**20, 400, 2)
+    one["obs"][-1, -1] = 7
+    one["obs2/x"][-1, -1] = 8
+    one.mask[-1, -1] = True
+    end = large.by_name["obs2/x"].offset
+    assert one.buffer[end - 8 : end].view(np.float32).tolist() == [7, 7]
+    assert one.buffer[large.mask_offset - 1] == 8
+    assert one.buffer[-1] == 1
+
+
+def test_a_batch_that_no_memory_holds_is_refused_with_its_size():
+    large = plan(2**20, 2**38)
+    with pytest.raises(
+        gear.InsufficientMemory, match=rf"of 1048576 items of .* takes {large.nbytes} bytes.*draw fewer"
+    ):
+        Batch(large)
+
+
 def test_a_column_that_is_not_there_is_a_key_error():
     with pytest.raises(KeyError, match="reward"):
         batch()["reward"]
@@ -93,6 +122,49 @@ def test_weights_can_be_normalised_by_the_batch_or_by_the_table():  # origin: op
     assert in_batch.dtype == np.float32
     with pytest.raises(gear.DataError, match="expected 'batch' or 'table', got 'none'"):
         batch(1.0, "none", sampler).importance_weights(1.0, "none")
+
+
+@pytest.mark.parametrize("beta", [None, math.nan, -1.0, 5.0, "1"])
+def test_weights_want_a_beta(beta):
+    with pytest.raises(gear.DataError, match=r"beta: expected a number in \[0, 4\], .*, got"):
+        batch(sampler=gear.Prioritized()).importance_weights(beta)
+
+
+@given(
+    chances=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8),
+    smallest=st.floats(0.0, 1.0),
+    beta=st.floats(0.0, 4.0),
+    normalize=st.sampled_from(["batch", "table"]),
+)
+@example([0.5, 5e-324], 0.0, 1.0, "table")  # the smallest probability of the table underflowed
+@example([1.0, 0.0], 0.0, 1.0, "batch")
+@example([1.0, 1e-300], 1e-320, 4.0, "table")  # a quotient beyond float64
+@example([1.0, 1e-3], 1e-60, 1.0, "table")  # a weight below every float32
+def test_weights_are_finite_and_positive_and_fall_as_chances_rise(chances, smallest, beta, normalize):
+    one = batch(beta, normalize, gear.Prioritized(), probabilities=chances, lengths=[1] * len(chances))
+    one.selection.smallest = smallest = min(smallest, *chances)
+    weights = one.weights
+    assert weights.dtype == np.float32
+    assert ((weights >= np.finfo(np.float32).tiny) & (weights <= 1)).all()
+    assert (np.diff(weights[np.argsort(chances)]) <= 0).all()
+    least = min(chances) if normalize == "batch" else smallest
+    if least > 1e-9:
+        expected = (np.array(chances) / least) ** -beta
+        np.testing.assert_allclose(weights, np.maximum(expected, np.finfo(np.float32).tiny), rtol=1e-6)
+
+
+def test_weights_of_a_table_whose_smallest_probability_underflows():
+    """Origin: weights divided by the table's maximum were 0, or 0/0."""
+    table = gear.Table(
+        "t", COLUMNS, gear.Steps(64), item=gear.Step(), sampler=gear.Prioritized(4.0), publish="end"
+    )  # fmt: skip
+    with gear.embedded([table]) as client:
+        rows = {"obs": np.zeros((2, 2), np.float32), "obs2/x": np.zeros(2, np.uint8)}
+        client.insert(rows, priority=[3e38, 1e-44])
+        drawn = client.sample(8, beta=1.0, normalize="table")
+        assert drawn.selection.smallest == 0
+        assert (drawn.weights > 0).all()
+        assert np.isfinite(drawn.weights).all()
 
 
 def test_beta_zero_gives_weights_of_one():

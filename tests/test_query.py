@@ -31,6 +31,8 @@ def test_a_query_compares_by_value_and_takes_names_for_views():
         ({"size": 0}, "size must be a whole number >= 1, got 0"),
         ({"size": True}, "size must be a whole number >= 1, got True"),
         ({"size": 2.5}, "size must be a whole number >= 1, got 2.5"),
+        ({"size": 2**20 + 1}, "size must be at most 1048576 items, got 1048577; draw several batches"),
+        ({"size": np.int64(2**40)}, "size must be at most 1048576 items"),
         ({"table": 3}, "table must be a name, got 3"),
         ({"views": "obs"}, "views must be a sequence of View or column names, got 'obs'"),
         ({"views": [3]}, "views must be View or column names, got 3"),
@@ -69,6 +71,14 @@ def test_fields_are_aligned_and_do_not_overlap():
     assert all(f.offset % 64 == 0 for f in plan.fields)
     assert all(end <= f.offset for end, f in zip(ends, plan.fields[1:], strict=False))
     assert plan.nbytes == plan.mask_offset + 15
+
+
+def test_a_plan_of_more_than_two_gibibytes_says_where_everything_lies():
+    """Origin: NumPy refuses a structured dtype of 2**31 bytes."""
+    plan = make_plan(layout(gear.Window(5000)), (), 2**17, 5000)
+    assert plan.by_name["action"].offset == 2**17 * 5000 * 12
+    assert plan.nbytes == 2**17 * 5000 * 21 + 2**17 * 16
+    assert list(plan.by_name.values()) == list(plan.fields)
 
 
 def test_only_the_viewed_columns_are_collected_in_the_order_asked_for():

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import os
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from gear.batch import Batch, Normalize, Selection, Update
+from gear.batch import Batch, Selection, Update
+from gear.client import arguments as check
 from gear.client.many import insert_many
 from gear.client.port import left, until
 from gear.client.priorities import as_ids, as_priorities
 from gear.client.tables import Tables
-from gear.errors import DataError, GearError, SchemaError
+from gear.errors import GearError
 from gear.query import Query, View, as_views
+from gear.weights import Normalize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,14 +39,14 @@ _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 class Client:
     """Inserts trajectories and samples batches; made by `connect` or `embedded`.
 
-    `table` may be left out of every call while there is one table. Timeouts are in seconds, None waits for
-    ever. Use it as a context manager or call `close`.
+    `table` may be left out of every call while there is one table. Timeouts are in seconds: None and infinity
+    wait for ever, a negative one not at all. Use it as a context manager or call `close`.
     """
 
     def __init__(self, session: Session, new_batch: Callable[[Plan], Batch] = Batch) -> None:
         self._session = session
         self._tables = Tables(session, new_batch)
-        self._queries: dict[int, Query] = {}
+        self._query = check.Queries()
         self._closed = False
         self._writers: weakref.WeakSet[Writer] = weakref.WeakSet()
         self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
@@ -60,16 +63,17 @@ class Client:
             If a table of that name differs, naming each difference.
         InsufficientMemory, DeviceError
         """
-        self._session.create_table(table, timeout)
+        self._session.create_table(table, check.seconds(timeout))
         self._tables.forget_default()
 
     def reset(self, table: str | None = None, *, timeout: float | None = None) -> None:
         """Drop every trajectory of a table."""
+        timeout = check.seconds(timeout)
         self._session.reset(self._tables.port(table, timeout).open, timeout)
 
     def info(self, *, timeout: float | None = None) -> dict[str, Any]:
         """Figures of the service and of each table, as plain data."""
-        return self._session.info(timeout)
+        return self._session.info(check.seconds(timeout))
 
     # Insert
 
@@ -91,7 +95,7 @@ class Client:
         trajectory : dict
             Per-step columns as [T, *shape], per-trajectory columns as [*shape]; nested dicts are ``a/b``.
         priority : float or array of one per item, optional
-            Default: the largest raw priority so far.
+            Default: the largest raw priority so far. Its resolution is that of float32, see `update_priorities`.
         final : dict, optional
             Last values of any per-step columns, such as the observation after the last step.
         terminated : bool
@@ -108,6 +112,7 @@ class Client:
         DeadlineExceeded
             Nothing was inserted, unless the message says how many pieces of it were.
         """
+        timeout = check.seconds(timeout)
         port = self._tables.ports.get(table) or self._tables.port(table, timeout, trajectory)
         encoded, checked, last = port.encode(trajectory, priority, final)
         if not wait:
@@ -134,6 +139,7 @@ class Client:
         DeadlineExceeded
             Its message and its attribute `committed` say how many were committed; the others were not.
         """
+        timeout = check.seconds(timeout)
         if trajectories:
             port = self._tables.port(table, timeout, trajectories[0])
             insert_many(port, trajectories, priorities, terminated, timeout)
@@ -146,6 +152,7 @@ class Client:
         DeadlineExceeded
             Saying how many commits are still queued; they stay so.
         """
+        timeout = check.seconds(timeout)
         deadline = until(timeout)
         for writer in list(self._writers):
             writer.publish(left(deadline))
@@ -163,13 +170,7 @@ class Client:
         from gear.client.writer import Writer
 
         port = self._tables.port(table, None)
-        declared = port.table.publish
-        if publish not in (None, "end", "rows") or (publish == "rows" and declared == "end"):
-            raise SchemaError(
-                f"writer: table {port.name!r} declares publish={declared!r}; expected publish=None, 'end'"
-                f"{' or ' + repr('rows') if declared == 'rows' else ''}, got {publish!r}"
-            )
-        writer = Writer(port, publish or declared)  # type: ignore[arg-type]
+        writer = Writer(port, check.publishing(port.table, publish))
         self._writers.add(writer)
         return writer
 
@@ -194,7 +195,7 @@ class Client:
         out : Batch, optional
             An earlier batch whose memory is used again; it is what is returned.
         beta : float, optional
-            Exponent of the importance weights of prioritized draws; `Batch.weights` needs it there.
+            Exponent of the importance weights of prioritized draws, in [0, 4]; `Batch.weights` needs it there.
         normalize : {"batch", "table"}
             The maximum by which the weights are divided, see `Batch.importance_weights`.
 
@@ -202,8 +203,10 @@ class Client:
         ------
         DeadlineExceeded
             Saying what the sample waited for.
+        DataError, SchemaError
+            Naming the argument that cannot be.
         """
-        query = self._query(query)
+        query, timeout, beta = self._query(query), check.seconds(timeout), check.weighing(beta, normalize)
         reader = self._tables.reader(table, query, timeout)
         if self._writers:
             self._publish(reader, timeout)
@@ -225,11 +228,10 @@ class Client:
         parties : int
             How many clients will `collect` and `release` the selection (send it with `Selection.to_bytes`).
         ttl : float
-            Seconds after which the selection ends at the latest.
+            Seconds after which the selection ends at the latest; above 0 and finite.
         """
-        if not isinstance(parties, int) or parties < 1:
-            raise DataError(f"parties must be a whole number >= 1, got {parties!r}")
-        query = self._query(query)
+        query, timeout, ttl = self._query(query), check.seconds(timeout), check.lifetime(ttl)
+        parties = check.count("parties", parties, check.MOST_PARTIES)
         reader = self._tables.reader(table, query, timeout)
         self._publish(reader, timeout)
         return reader.select(query.size, parties, timeout, ttl)
@@ -249,7 +251,10 @@ class Client:
         ------
         PinLost
             If the selection ended: its deadline passed, or the table needed its blocks.
+        DataError
+            If its arrays cannot have come from `select`.
         """
+        beta = check.weighing(beta, normalize)
         reader = self._tables.reader(selection.table, None, None)
         return reader.collect(selection, as_views(columns) if columns is not None else (), out, beta, normalize)
 
@@ -273,25 +278,17 @@ class Client:
         Parameters
         ----------
         prefetch : int
-            Batches kept ready.
+            Batches kept ready, at most 1024.
         copy : bool
             False: a batch is valid until the next one. True: each batch has memory of its own.
         timeout : float, optional
             Seconds that one step of the iteration may take.
         """
-        from gear.client.loader import Loader
-
-        query = self._query(query)
+        query, timeout, beta = self._query(query), check.seconds(timeout), check.weighing(beta, normalize)
+        prefetch = check.count("prefetch", prefetch, check.MOST_PREFETCH)
         reader = self._tables.reader(table, query, timeout)
-
-        def fetch(wait: float, buffer: Batch | None) -> Batch:
-            self._publish(reader, wait)
-            return reader.fetch(query, wait, buffer, beta, normalize)
-
-        def release(selection: Selection, delivered: bool) -> None:
-            self._session.release(reader.open, selection, delivered)
-
-        loader = Loader(fetch, release, prefetch, copy, timeout)
+        publish = partial(self._publish, reader)
+        loader = reader.loader(query, publish, prefetch, copy, timeout, beta, normalize)
         self._loaders.add(loader)
         return loader
 
@@ -303,7 +300,9 @@ class Client:
         ids : int64[N]
             From `Batch.ids`; they know their table.
         priorities : float[N]
-            Finite, not negative; a NumPy array, a torch tensor or a list.
+            Finite, not negative; a NumPy array, a torch tensor or a list. Their resolution is that of
+            float32: below 1e-45 one may count as 0, and an item of priority 0 is never drawn (unless the
+            sampler's eps is above 0).
 
         Returns
         -------
@@ -315,7 +314,7 @@ class Client:
         DataError
             Naming the first bad value; nothing of the update is applied then.
         """
-        named = as_ids(ids)
+        timeout, named = check.seconds(timeout), check.at_once(as_ids(ids))
         values = as_priorities(priorities, len(named))
         applied = stale = 0
         for port, where in self._tables.by_id(named):
@@ -334,6 +333,7 @@ class Client:
         GearError
             If something that was inserted or written could not be committed: how much.
         """
+        timeout = check.seconds(timeout)
         if self._closed:
             return
         self._closed = True
@@ -360,15 +360,6 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _query(self, query: int | Query) -> Query:
-        if isinstance(query, Query):
-            return query
-        known = self._queries.get(query) if type(query) is int else None
-        if known is None:
-            known = Query(query)
-            self._queries[known.size] = known
-        return known
 
     def _publish(self, reader: Reader, timeout: float | None) -> None:
         """Let a sample see what this client's writers have written."""

@@ -13,7 +13,7 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING
 
-from gear.errors import Closed, DataError, DeadlineExceeded, GearError
+from gear.errors import Closed, DeadlineExceeded, GearError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,8 +100,6 @@ class Loader:
     """
 
     def __init__(self, fetch: Fetch, release: Release, prefetch: int, copy: bool, timeout: float | None) -> None:
-        if not isinstance(prefetch, int) or isinstance(prefetch, bool) or prefetch < 1:
-            raise DataError(f"prefetch must be a whole number >= 1, got {prefetch!r}")
         self._ring = _Ring(fetch, release, prefetch + 1, copy)
         self._timeout = timeout
         self._last: Batch | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gear.batch import Batch
+from gear.client.arguments import seconds
 from gear.client.client import Client
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def connect(
     ------
     ConnectionLost, AuthenticationError, ProtocolError, DeviceError
     """
-    new_batch = _batches(device)
+    new_batch, timeout = _batches(device), seconds(timeout)
     from gear.transport.shm import connect as open_session
 
     return Client(open_session(address, token, timeout), new_batch)

@@ -63,6 +63,7 @@ class Port:
         self._steps = table.layout.block_steps
         self._lock = threading.Lock()
         self._last = 0
+        self._withdrawn: list[tuple[int, int]] = []  # first and last of the numbers that nobody waits for any more
 
     def encode(
         self,
@@ -153,6 +154,11 @@ class Port:
                 with self._lock:
                     if self._last == last and dropped == last - first + 1:
                         self._last = first - 1
+                    if dropped:  # entries are committed in order: what was dropped is the end of the range
+                        begin = last - dropped + 1
+                        if self._withdrawn and self._withdrawn[-1][1] == begin - 1:
+                            begin = self._withdrawn.pop()[0]
+                        self._withdrawn.append((begin, last))
                 done, start = done - dropped, index
         return done
 
@@ -166,6 +172,7 @@ class Port:
         """
         try:
             self.session.wait(self.open, sequences[-1], timeout)
+            self._settled(sequences[-1])
         except DeadlineExceeded as error:
             done = self.withdraw(sequences)
             if done == len(sequences):
@@ -187,15 +194,28 @@ class Port:
             return
         try:
             self.session.wait(self.open, last, timeout)
+            self._settled(last)
         except DeadlineExceeded as error:
-            queued = last - self.session.committed(self.open)
+            queued = self._queued(self.session.committed(self.open), last)
             raise DeadlineExceeded(f"{error}; up to {queued} commits of table {self.name!r} are still queued") from None
 
     def forget(self) -> None:
         """Drop leases and commits without a word, in the child of a fork: they are the parent's."""
         self.pool.forget()
         self._lock = threading.Lock()
-        self._last = 0
+        self._last, self._withdrawn = 0, []
+
+    def _queued(self, committed: int, last: int) -> int:
+        """How many of the entries up to `last` are neither committed nor withdrawn."""
+        with self._lock:
+            gone = sum(max(0, min(end, last) - max(begin, committed + 1) + 1) for begin, end in self._withdrawn)
+        return max(0, last - committed - gone)
+
+    def _settled(self, sequence: int) -> None:
+        """Everything up to `sequence` is committed or withdrawn: no need to remember which."""
+        if self._withdrawn:
+            with self._lock:
+                self._withdrawn = [part for part in self._withdrawn if part[1] > sequence]
 
     def _piece(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gear.client.arguments import collectable
 from gear.client.port import left, until
 from gear.errors import PinLost
 from gear.query import Plan, Query, View, item_length, make_plan
@@ -15,8 +16,10 @@ from gear.query import Plan, Query, View, item_length, make_plan
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gear.batch import Batch, Normalize, Selection
+    from gear.batch import Batch, Selection
+    from gear.client.loader import Loader
     from gear.transport.base import OpenTable, Session
+    from gear.weights import Normalize
 
 PIN_SECONDS = 60.0
 """How long a pin lives unless the caller says otherwise."""
@@ -40,6 +43,7 @@ class Reader:
 
         self._session, self.open, self._new_batch, self._kernel = session, table, new_batch, gather
         self._length = item_length(table.table)
+        self._longest = self._length or table.layout.max_length
         self._plans: dict[tuple[tuple[View, ...], int, int], Plan] = {}
         self._held: set[int] = set()
 
@@ -83,6 +87,28 @@ class Reader:
             self._session.release(self.open, selection, False)
             timeout = left(deadline)
 
+    def loader(
+        self,
+        query: Query,
+        publish: Callable[[float], None],
+        prefetch: int,
+        copy: bool,
+        timeout: float | None,
+        beta: float | None,
+        normalize: Normalize,
+    ) -> Loader:
+        """A loader of such batches; `publish` is called before each is fetched."""
+        from gear.client.loader import Loader
+
+        def fetch(wait: float, buffer: Batch | None) -> Batch:
+            publish(wait)
+            return self.fetch(query, wait, buffer, beta, normalize)
+
+        def release(selection: Selection, delivered: bool) -> None:
+            self._session.release(self.open, selection, delivered)
+
+        return Loader(fetch, release, prefetch, copy, timeout)
+
     def select(self, size: int, parties: int, timeout: float | None, ttl: float) -> Selection:
         """Draw and pin."""
         selection = self._session.select(self.open, size, timeout, parties, ttl)
@@ -104,10 +130,13 @@ class Reader:
         ------
         PinLost
             If the rows may have been evicted.
+        DataError
+            If the selection is damaged.
         """
         if selection.pin not in self._held:
             self._session.hold(self.open, selection)
             self._held.add(selection.pin)
+        collectable(selection, self.open.layout, self._longest)
         batch = None if selection.expired else self._gather(selection, views, out)
         if batch is None or selection.expired:
             self.release(selection, False)

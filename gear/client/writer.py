@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from gear.client.arguments import seconds
 from gear.client.piece import Piece
 from gear.client.port import left, until
 from gear.client.priorities import as_priorities, item_count
@@ -125,6 +126,7 @@ class Writer:
         DeadlineExceeded
             The trajectory is still there; `end` may be called again.
         """
+        timeout = seconds(timeout)
         with self._lock:
             self._check_open()
             if self._length == 0 and not self._piece.begun:
@@ -141,6 +143,7 @@ class Writer:
 
     def publish(self, timeout: float | None = None) -> None:
         """Make the rows appended so far visible; does nothing with ``publish="end"``."""
+        timeout = seconds(timeout)
         with self._lock:
             if self._by_rows and not self._closed:
                 self._publish(timeout, wait=True)
@@ -153,6 +156,7 @@ class Writer:
         DeadlineExceeded
             Saying how many commits are still queued; they stay so.
         """
+        timeout = seconds(timeout)
         deadline = until(timeout)
         self.publish(timeout)
         self._port.flush(left(deadline))
@@ -165,6 +169,7 @@ class Writer:
         GearError
             If steps could not be sent: it says how many were dropped.
         """
+        timeout = seconds(timeout)
         with self._lock:
             if self._closed:
                 return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -58,7 +57,7 @@ def _server_parser() -> argparse.ArgumentParser:
     add("--port", type=_checked(_port), default=DEFAULT_PORT, help="public port, 0 for any free one")
     add("--name", type=_checked(check_name), default=None, help="name of the server on this host (default gear-PORT)")
     add("--memory", type=_checked(parse_size), default=None, help="most that all tables may take, such as 8GiB")
-    add("--token-file", default=None, help="file with the token that clients must give; only you may read it")
+    add("--token-file", default=None, help="file with the token that clients must give, of mode 0600")
     add("--log-level", choices=_LEVELS, default="info")
     add("--discard", action="store_true", help="remove tables kept by an earlier server, and our own at the end")
     add("--client-timeout", type=_checked(_seconds), default=10.0, help="seconds until a silent client is lost")
@@ -115,13 +114,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _figures(address: str, token_file: str | None, timeout: float) -> dict[str, Any]:
+    from gear.server.config import token_of
     from gear.transport.shm import connect
 
-    token = os.environ.get("GEAR_TOKEN", "")
-    if token_file is not None:
-        with open(token_file, encoding="utf-8") as file:
-            token = file.read().strip()
-    session = connect(address, token, timeout)
+    session = connect(address, None if token_file is None else token_of(token_file), timeout)
     try:
         return session.info(timeout)
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import shlex
 import socket
 import stat
 from pathlib import Path
@@ -13,8 +14,12 @@ import msgspec
 
 from gear.errors import AuthenticationError, DeviceError, ServerConflict
 from gear.storage.memory import SHARED, size_text
+from gear.transport.discovery import MOST_TOKEN
 
 LEAST_TOKEN = 8
+_MOST_BYTES = 1 << 16
+"""Of a token file: far more than a token and the white space around it take."""
+
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.I)
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 
@@ -141,12 +146,12 @@ def resolve(host: str) -> str:
 
 
 def read_token(path: str | None, host: str) -> str:
-    """The token of ``--token-file``; required unless `host` (an address) is loopback.
+    """A server's token; required unless `host` (an address) is loopback.
 
     Raises
     ------
     AuthenticationError
-        If it is missing, short, or readable by everybody.
+        If it is missing, or its file is refused, see `token_of`.
     """
     if path is None:
         if not ipaddress.ip_address(host).is_loopback:
@@ -155,16 +160,39 @@ def read_token(path: str | None, host: str) -> str:
                 "(umask 077; python3 -c 'import secrets; print(secrets.token_hex())' > token), --token-file token"
             )
         return ""
+    return token_of(path)
+
+
+def token_of(path: str) -> str:
+    """The token in the file of ``--token-file``, white space around it left out.
+
+    Raises
+    ------
+    AuthenticationError
+        If the file cannot be read, others than its owner may use it, or it holds no token. What it holds is
+        never shown.
+    """
     try:
-        with open(path, encoding="utf-8") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            token = file.read(4097).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise AuthenticationError(f"--token-file {path}: {getattr(error, 'strerror', error)}") from None
-    if mode & (stat.S_IROTH | stat.S_IWOTH):
-        raise AuthenticationError(f"--token-file {path}: everybody can read or write it; chmod 600 {path}")
-    if not LEAST_TOKEN <= len(token) <= 4096:
+        with open(path, "rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            content = file.read(_MOST_BYTES + 1) if not mode & (stat.S_IRWXG | stat.S_IRWXO) else None
+    except OSError as error:
+        raise AuthenticationError(f"--token-file {path}: {error.strerror}") from None
+    if content is None:
         raise AuthenticationError(
-            f"--token-file {path}: expected a token of {LEAST_TOKEN} to 4096 characters, got {len(token)}"
+            f"--token-file {path}: its mode is {mode:04o}, expected that only its owner can read it; "
+            f"chmod 600 {shlex.quote(path)}"
         )
+    wanted = f"expected a token of {LEAST_TOKEN} to {MOST_TOKEN} characters"
+    if len(content) > _MOST_BYTES:
+        raise AuthenticationError(f"--token-file {path}: {wanted}, got a file of more than {_MOST_BYTES} bytes")
+    try:
+        token = content.decode().strip()
+    except UnicodeDecodeError as error:
+        raise AuthenticationError(
+            f"--token-file {path}: {wanted} in UTF-8, got a file whose byte {error.start} is none; write a new one "
+            "(umask 077; python3 -c 'import secrets; print(secrets.token_hex())' > token)"
+        ) from None
+    if not LEAST_TOKEN <= len(token) <= MOST_TOKEN:
+        raise AuthenticationError(f"--token-file {path}: {wanted}, got {len(token)}")
     return token

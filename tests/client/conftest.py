@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 import gear
+from tests.transport.conftest import server
+
+__all__ = ["columns", "embed", "rows", "server"]
 
 
 def columns() -> list[gear.Column]:

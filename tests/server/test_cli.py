@@ -12,7 +12,10 @@ import pytest
 
 from gear.errors import AuthenticationError
 from gear.server import cli
-from gear.server.config import parse_size
+from gear.server.config import parse_size, read_token
+from gear.transport import messages as m
+from gear.transport import wire
+from gear.transport.discovery import check_token
 from gear.transport.shm import connect
 from tests.transport.helpers import table
 
@@ -102,23 +105,98 @@ def token_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_token_file_that_everybody_can_read_is_refused(token_file):
+def test_a_token_file_that_others_can_read_is_refused(token_file):
     token_file.chmod(0o644)
     ended = run("--token-file", str(token_file), "--port", "0")
     assert ended.returncode == 2
-    assert "everybody can read or write it; chmod 600" in ended.stderr
+    assert f"its mode is 0644, expected that only its owner can read it; chmod 600 {token_file}" in ended.stderr
     assert "a-long-secret" not in ended.stderr
 
 
-@pytest.mark.parametrize(("content", "message"), [("short\n", "8 to 4096 characters, got 5"), (None, "No such file")])
-def test_a_token_file_without_a_usable_token_is_refused(tmp_path, content, message):
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o620, 0o610, 0o777])
+def test_a_token_file_is_the_owners_alone(token_file, mode, capsys):
+    """Origin: a file that its group could read was taken."""
+    token_file.chmod(mode)
+    message = f"its mode is {mode:04o}, .*; chmod 600 {re.escape(str(token_file))}"
+    with pytest.raises(AuthenticationError, match=message):
+        read_token(str(token_file), "127.0.0.1")
+    assert cli.main(["info", "127.0.0.1:1", "--token-file", str(token_file)]) == 1
+    assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o700])
+def test_a_token_file_that_only_its_owner_can_read_is_taken(token_file, mode):
+    token_file.chmod(mode)
+    assert read_token(str(token_file), "0.0.0.0") == "a-long-secret"
+
+
+def test_a_path_that_a_shell_would_split_is_quoted(tmp_path):
+    path = tmp_path / "my token"
+    path.write_text("a-long-secret")
+    path.chmod(0o640)
+    with pytest.raises(AuthenticationError, match=f"chmod 600 '{re.escape(str(path))}'"):
+        read_token(str(path), "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"short\n", "expected a token of 8 to 4096 characters, got 5"),
+        (b"", "8 to 4096 characters, got 0"),
+        (b"x" * 4097, "8 to 4096 characters, got 4097"),
+        (b"x" * 60_000 + b"\n", "8 to 4096 characters, got 60000"),
+        (b" " * 4090 + b"x" * 5000, "8 to 4096 characters, got 5000"),
+        (b"x" * 70_000, "8 to 4096 characters, got a file of more than 65536 bytes"),
+        (b"hidden-\xff\xfe-hidden", "in UTF-8, got a file whose byte 7 is none; write a new one"),
+        (None, "No such file"),
+    ],
+)
+def test_a_token_file_without_a_usable_token_is_refused(tmp_path, content, message, capsys):
+    """Origin: a token of 5000 characters was said to have 4097, or cut; bytes that are no text were shown."""
     path = tmp_path / "token"
     if content is not None:
         path.touch(0o600)
-        path.write_text(content)
-    ended = run("--token-file", str(path), "--port", "0")
-    assert ended.returncode == 2
-    assert message in ended.stderr
+        path.write_bytes(content)
+    assert cli.server_main(["--token-file", str(path), "--port", "0"]) == 2
+    assert cli.main(["info", "127.0.0.1:1", "--token-file", str(path)]) == 1
+    shown = capsys.readouterr().err.splitlines()
+    assert [f"--token-file {path}: " in line and message in line for line in shown] == [True, True]
+    assert "hidden" not in "".join(shown)
+    assert "xxxx" not in "".join(shown)
+
+
+@pytest.mark.parametrize("content", ["x" * 4096 + "\n", "\u00e9" * 4096, "\n\n eight888 \n"])
+def test_the_longest_and_the_shortest_token_are_taken(tmp_path, content):
+    path = tmp_path / "token"
+    path.touch(0o600)
+    path.write_text(content, encoding="utf-8")
+    token = read_token(str(path), "127.0.0.1")
+    assert token == content.strip()
+    check_token(token)
+    message = m.Envelope(m.PROTOCOL, 0, 0, [], m.Discover(token))
+    assert wire.decode_request([wire.encode(message)]).body.token == token
+
+
+@pytest.mark.parametrize(
+    ("token", "message"),
+    [
+        ("x" * 4097, "expected a text of at most 4096 characters, got 4097; give what the server's --token-file"),
+        ("x" * 100_000, "expected a text of at most 4096 characters, got 100000"),
+        ("hidden-\udcff", "expected a text of at most 4096 characters in UTF-8, got one whose character 7 is none"),
+    ],
+)
+def test_a_token_that_no_message_carries_is_refused_as_such(server, token, message, monkeypatch):
+    """Origin: the wire said ProtocolError, or UnicodeEncodeError for bytes of GEAR_TOKEN that are no UTF-8."""
+    monkeypatch.setenv("GEAR_TOKEN", token)
+    for given in (token, None):
+        with pytest.raises(AuthenticationError, match=f"token=... or GEAR_TOKEN: {message}") as refused:
+            connect(server.address, given, timeout=5.0)
+        assert "hidden" not in str(refused.value)
+
+
+def test_a_token_of_bytes_is_refused(server):
+    with pytest.raises(AuthenticationError, match="expected a text of at most 4096 characters, got bytes; give a str"):
+        connect(server.address, b"a-long-secret", timeout=5.0)
 
 
 def test_a_server_with_a_token_lets_in_who_has_it_and_shows_it_to_nobody(start_server, token_file, monkeypatch):
