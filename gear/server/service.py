@@ -151,6 +151,7 @@ class Service:
             if hosted.queue.starved and now >= hosted.reclaim_at:
                 hosted.reclaim_at = now + _RECLAIM_SECONDS
                 self._revoke(hosted, hosted.stored.reclaim())
+                hosted.queue.advance()  # pins that nobody had joined are gone at once
                 self._recall(hosted)
 
     def next_due(self, now: float) -> float | None:

@@ -137,10 +137,10 @@ class Layout:
         capacity = table.capacity
         if isinstance(capacity, Bytes):
             self.data_blocks = capacity.n // self.block_bytes
-            if self.data_blocks < 1:
+            if self.data_blocks * steps < 2:  # one step and its final row
                 raise SchemaError(
-                    f"table {table.name!r}: capacity of {capacity.n} bytes is less than one block of "
-                    f"{self.block_bytes} bytes; raise it or lower block_steps ({steps})"
+                    f"table {table.name!r}: a capacity of {capacity.n} bytes does not hold two rows in whole blocks "
+                    f"(block_steps {steps}, {self.block_bytes} bytes each); raise it or lower block_steps"
                 )
             trajectories = max(1, math.ceil(self.data_blocks / bound))
         else:
@@ -160,7 +160,7 @@ class Layout:
         self.slots = self.data_slots + self.reserve_slots
         self.max_length = table.max_length
         if isinstance(capacity, Bytes):
-            self.max_length = min(self.max_length, self.data_blocks * steps - 1 or 1)
+            self.max_length = min(self.max_length, self.data_blocks * steps - 1)  # a final row has room too
         self.row_bits = max(1, (self.blocks * steps - 1).bit_length())
         if self.row_bits > 31:
             raise SchemaError(

@@ -34,6 +34,7 @@ class Client:
 
     key: bytes
     suspended: bool = False
+    fenced: bool = False
 
 
 class StoredTable:
@@ -91,18 +92,14 @@ class StoredTable:
             self._records[row, [f.ID_HIGH, f.ID_LOW, f.KNOWN]] = high, low, 1
             self._rows_of[key] = row
             self._clients[row] = Client(key)
-        self._clients[row].suspended = False
+        self.resume(row)
         return row
 
     def _new_row(self) -> int:
         if len(self._clients) < f.MAX_CLIENTS:
             return len(self._clients)
         for row, client in self._clients.items():  # the one known longest of those that left
-            if (
-                client.suspended
-                and not self.pins.any_of(row)
-                and not self._records[row, f.LEASED_BLOCKS : f.LEASED_SLOTS + 1].any()
-            ):
+            if client.fenced:
                 return row
         raise InsufficientMemory(
             f"table {self.table.name!r} has {f.MAX_CLIENTS} clients connected, the most it can have"
@@ -118,7 +115,7 @@ class StoredTable:
 
     def resume(self, client: int) -> None:
         """The client is back with everything it held."""
-        self._clients[client].suspended = False
+        self._clients[client].suspended = self._clients[client].fenced = False
 
     def fence(self, client: int) -> None:
         """The client can not touch memory any more: free its leases, close its open trajectories, end its pins."""
@@ -134,7 +131,7 @@ class StoredTable:
             np.int32
         )
         end_leases(self.segment, self.params, client, blocks, slots)
-        self._clients[client].suspended = True
+        self._clients[client].suspended = self._clients[client].fenced = True
 
     def _share(self) -> int:
         """Blocks (and slots) each connected client may have leased: half the reserve, shared equally."""

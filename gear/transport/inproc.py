@@ -354,6 +354,7 @@ class InprocSession:
 
     def _revoke(self, local: _Local) -> None:
         self._tell(local, local.stored.reclaim())
+        self._advance(local)  # pins that nobody had joined are gone at once
 
     def _tell(self, local: _Local, told: list[tuple[int, int]]) -> None:
         """Mark pins as ended; those that nobody is reading are let go of at once."""

@@ -280,8 +280,12 @@ def test_bytes_size_the_arena_itself_padding_included():
 
 
 def test_bytes_that_do_not_hold_one_block_are_refused_naming_both_sizes():
-    with pytest.raises(SchemaError, match=r"'replay': capacity of 1000 bytes is less than one block of 3136 bytes"):
+    with pytest.raises(SchemaError, match=r"'replay': a capacity of 1000 bytes .* two rows .* 3136 bytes each"):
         Layout(table(capacity=Bytes(1000), block_steps=32))
+    one_row = Layout(table(capacity=Bytes(10**6), block_steps=1)).block_bytes
+    with pytest.raises(SchemaError, match="two rows"):  # its final row would exceed the capacity
+        Layout(table(capacity=Bytes(one_row), block_steps=1))
+    assert Layout(table(capacity=Bytes(2 * one_row), block_steps=1)).max_length == 1
 
 
 @given(tables())

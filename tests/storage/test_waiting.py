@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gear.errors import DeadlineExceeded, ProtocolError
+from gear.errors import DeadlineExceeded, InsufficientMemory, ProtocolError
 from gear.schema import Fifo, SampleToInsertRatio, Step, Trajectories, Whole
 from gear.storage.fields import BEGIN, END, FREE_BLOCKS
 from gear.storage.queue import CommitDone
@@ -166,3 +166,16 @@ def test_a_part_of_a_trajectory_is_not_withdrawn():
     with pytest.raises(ProtocolError, match="whole trajectories"):
         writer.queue.withdraw(writer.client, stored.committed(writer.client) + 1, writer.sequence)
     assert stored.info()["leased_blocks"] == before
+
+
+def test_the_row_of_a_silent_client_is_given_to_nobody_before_it_is_fenced(monkeypatch):
+    stored = make(capacity=Trajectories(40), item=Step(0), publish="rows", mean_length=8, block_steps=4)
+    monkeypatch.setattr("gear.storage.fields.MAX_CLIENTS", 2)
+    silent, other = Actor(stored, b"s" * 16), Actor(stored, b"o" * 16)
+    Growing(silent, 1).append(8)  # open, with nothing leased
+    stored.suspend(silent.client)
+    with pytest.raises(InsufficientMemory):
+        stored.attach(b"n" * 16)
+    stored.fence(silent.client)
+    assert stored.attach(b"n" * 16) == silent.client
+    assert stored.attach(b"o" * 16) == other.client
