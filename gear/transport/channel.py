@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 HANDSHAKE_MS = 5000
+NEVER_MS = 3_600_000
+"""Until a broken socket would connect again by itself; it is closed as soon as the break is noticed."""
 
 _BROKEN = (
     zmq.EVENT_DISCONNECTED
@@ -79,7 +81,9 @@ class Channel:
         self._socket: zmq.Socket[bytes] = context().socket(zmq.DEALER)
         s = self._socket
         s.linger = 0
-        s.setsockopt(zmq.RECONNECT_IVL, -1)
+        # Not -1: libzmq then ends the endpoint from its I/O thread, which can meet a pipe that is gone already when the
+        # socket is closed at that moment, and aborts the process (libzmq issue 2780).
+        s.setsockopt(zmq.RECONNECT_IVL, NEVER_MS)
         s.setsockopt(zmq.SNDHWM, 0)
         s.setsockopt(zmq.RCVHWM, 0)
         s.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME)
