@@ -176,12 +176,7 @@ class Soak:
         for process in reversed(self.processes.values()):
             if process.poll() is None:
                 process.send_signal(signal.SIGCONT)
-                process.terminate()
-            try:
-                process.communicate(timeout=10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.communicate()
+            service.stop(process)
         left = sorted(name for name in self.segments if Path("/dev/shm", name).exists())
         gone = bool(self.segments) and not left
         self.verdict("nothing is left in shared memory", gone, left or f"folders looked for: {len(self.segments)}")

@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from gear.transport.door import DOOR, is_held
+
 settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
@@ -30,8 +32,8 @@ def _segments() -> set[str]:
     return {path.name for path in SHARED.glob("gear-*")}
 
 
-def _processes(ours: bool = True) -> dict[int, str]:
-    """Command lines of the processes of this test session (or of all the others), ourselves left out.
+def _processes() -> dict[int, str]:
+    """Command lines of the processes of this test session, ourselves left out.
 
     Ours are our children and whatever inherited this session's mark, which finds a process also after its
     parent died. The resource tracker of `multiprocessing` lives as long as we do by design.
@@ -45,21 +47,22 @@ def _processes(ours: bool = True) -> dict[int, str]:
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:  # gone meanwhile, or not ours to read
             continue
-        known = mark in environment or parent == os.getpid()
-        if known == ours and command and int(folder.name) != os.getpid():  # a zombie has no command
+        ours = mark in environment or parent == os.getpid()
+        if ours and command and int(folder.name) != os.getpid():  # a zombie has no command
             found[int(folder.name)] = command
     return {pid: command for pid, command in found.items() if "multiprocessing.resource_tracker" not in command}
 
 
-def _used_by_others() -> str:
-    """What the processes that are not ours have mapped: their segments are none of our leftovers."""
-    maps = []
-    for pid in _processes(ours=False):
-        try:
-            maps.append(Path(f"/proc/{pid}/maps").read_text())
-        except OSError:
-            continue
-    return "\n".join(maps)
+def _lives(name: str) -> bool:
+    """Whether the shard that made this directory still runs: it holds its door."""
+    try:
+        descriptor = os.open(SHARED / name / DOOR, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return is_held(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -74,7 +77,7 @@ def no_leftovers() -> Iterator[None]:
     segments, processes = left
     for pid in processes:
         os.kill(pid, signal.SIGKILL)
-    segments = {name for name in segments if f"{SHARED}/{name}" not in _used_by_others()}
+    segments = {name for name in segments if not _lives(name)}  # ours are dead: these are of other runs
     assert not segments, f"shared-memory segments were left in {SHARED}: {sorted(segments)}"
     assert not processes, f"processes were left running: {processes}"
 

@@ -6,6 +6,7 @@ nothing half-done stays: leases that were taken return to the pool, pieces alrea
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from gear.client.encode import Codec, Encoded
 from gear.client.leases import LeasePool
 from gear.client.priorities import as_priorities, item_count
 from gear.client.rows import Rows
-from gear.errors import DataError, DeadlineExceeded
+from gear.errors import DataError, DeadlineExceeded, GearError
 from gear.schema import Bytes, Steps
 from gear.storage.fields import BEGIN, CONTINUED, CONTINUES, END, HAS_FINAL, TERMINATED
 
@@ -179,6 +180,10 @@ class Port:
                 return
             part = f"{done} of its {len(sequences)} pieces were committed" if done else "nothing was inserted"
             raise DeadlineExceeded(f"{error}; {part}") from None
+        except KeyboardInterrupt:  # nobody waits for it any more; a silent server keeps Ctrl-C for a second at most
+            with contextlib.suppress(GearError):
+                self.withdraw(sequences)
+            raise
 
     def flush(self, timeout: float | None) -> None:
         """Return once everything submitted so far is committed.

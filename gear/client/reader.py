@@ -6,6 +6,7 @@ back, gathers, and asks again. What was read under a lost pin is thrown away.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from gear.client.arguments import collectable
@@ -25,6 +26,8 @@ PIN_SECONDS = 60.0
 """How long a pin lives unless the caller says otherwise."""
 
 MOST_PLANS = 256
+MOST_HELD = 4096
+"""Pins remembered before those past their deadline are forgotten."""
 
 
 class Reader:
@@ -45,7 +48,7 @@ class Reader:
         self._length = item_length(table.table)
         self._longest = self._length or table.layout.max_length
         self._plans: dict[tuple[tuple[View, ...], int, int], Plan] = {}
-        self._held: set[int] = set()
+        self._held: dict[int, float] = {}  # pin -> deadline
 
     def sample(
         self, query: Query, timeout: float | None, out: Batch | None, beta: float | None, normalize: Normalize
@@ -113,7 +116,7 @@ class Reader:
         """Draw and pin."""
         selection = self._session.select(self.open, size, timeout, parties, ttl)
         if parties == 1:  # with several the selector may be a mere coordinator: a party holds when it collects
-            self._held.add(selection.pin)
+            self._hold(selection)
         return selection
 
     def collect(
@@ -135,7 +138,7 @@ class Reader:
         """
         if selection.pin not in self._held:
             self._session.hold(self.open, selection)
-            self._held.add(selection.pin)
+            self._hold(selection)
         collectable(selection, self.open.layout, self._longest)
         batch = None if selection.expired else self._gather(selection, views, out)
         if batch is None or selection.expired:
@@ -150,8 +153,14 @@ class Reader:
 
     def release(self, selection: Selection, delivered: bool) -> None:
         """End this client's hold of the selection's pin."""
-        self._held.discard(selection.pin)
+        self._held.pop(selection.pin, None)
         self._session.release(self.open, selection, delivered)
+
+    def _hold(self, selection: Selection) -> None:
+        if len(self._held) >= MOST_HELD:  # selections that were never released end at their deadline
+            now = time.time()
+            self._held = {pin: deadline for pin, deadline in self._held.items() if deadline > now}
+        self._held[selection.pin] = selection.deadline
 
     def plan(self, views: tuple[View, ...], size: int, length: int) -> Plan:
         """The plan for that many items of that length, made once."""
@@ -165,7 +174,7 @@ class Reader:
 
     def forget(self) -> None:
         """Drop the pins, in the child of a fork: they are the parent's."""
-        self._held = set()
+        self._held = {}
 
     def _gather(self, selection: Selection, views: tuple[View, ...], out: Batch | None) -> Batch | None:
         """The batch of the selection's rows, None if its pin was taken back."""

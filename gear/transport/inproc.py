@@ -36,6 +36,9 @@ AT_ONCE = 1 << 20
 """Bytes of a batch up to which gathering under the lock is cheaper than pinning."""
 
 _NEVER = float("inf")
+_REVOKED = 1 << 16
+"""Pins taken back that are remembered; their selections are long past their deadline by then."""
+
 _NO_PRIORITIES = np.empty(0, np.float64)
 
 
@@ -50,7 +53,7 @@ class _Local:
         self.sequence = 0
         self.pending = 0
         self.errors: dict[int, GearError] = {}
-        self.revoked: set[int] = set()
+        self.revoked: dict[int, None] = {}
 
 
 class InprocSession:
@@ -248,7 +251,7 @@ class InprocSession:
         """End this party's hold, at once."""
         with self._lock:
             local = self._local(table)
-            local.revoked.discard(selection.pin)
+            local.revoked.pop(selection.pin, None)
             local.stored.pins.release(local.client, selection.pin, delivered)
             if not local.queue.idle:
                 self._advance(local)
@@ -359,9 +362,11 @@ class InprocSession:
     def _tell(self, local: _Local, told: list[tuple[int, int]]) -> None:
         """Mark pins as ended; those that nobody is reading are let go of at once."""
         for client, pin in told:
-            local.revoked.add(pin)
+            local.revoked[pin] = None
             if pin not in local.open.reading:
                 local.stored.pins.release(client, pin, False)
+        while len(local.revoked) > _REVOKED:
+            del local.revoked[next(iter(local.revoked))]
         if told:
             self._advance(local)
 

@@ -148,3 +148,34 @@ def test_an_interrupted_wait_leaves_nothing_parked(monkeypatch):
         figures = client.info()["tables"]["t"]
         assert (figures["reserved_items"], figures["pins"]) == (0, 0)
         assert session._tables["t"].queue.idle
+
+
+def test_an_interrupted_insert_is_taken_back(monkeypatch):
+    with gear.embedded([table(limiter=gear.SampleToInsertRatio(1.0, 1, 2.0))]) as client:
+        for _ in range(3):
+            client.insert(rows())
+        session = client._session
+
+        def interrupt(seconds: float) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(session, "_sleep", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            client.insert(rows())
+        monkeypatch.undo()
+        client.sample(3)
+        assert client.info()["tables"]["t"]["inserted_trajectories"] == 3
+        assert session._tables["t"].queue.idle
+
+
+def test_selections_that_nobody_releases_are_not_remembered_for_ever(monkeypatch):
+    monkeypatch.setattr("gear.client.reader.MOST_HELD", 8)
+    with gear.embedded([table()]) as client:
+        client.insert(rows())
+        kept = client.select(1)
+        for _ in range(50):
+            client.select(1, ttl=1e-6)
+        reader = client._tables.reader("t", None, None)
+        assert len(reader._held) <= 9
+        assert client.collect(kept)["x"].shape == (1, 4)
+        client.release(kept)
