@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 
@@ -23,13 +24,19 @@ def test_import_loads_nothing_heavy():
     assert loaded == "[]"
 
 
-def test_import_takes_less_than_150_ms():
-    # Processor time: what other processes do on this machine is not ours.
-    code = "import time; t = time.process_time(); import gear; print(time.process_time() - t)"
-    times = []
-    while len(times) < 10 and min(times, default=1.0) >= 0.150:
-        times.append(float(run(code)))
-    assert min(times) < 0.150
+def test_import_loads_numpy_and_msgspec_and_of_gear_only_what_declares_data():
+    """What its time depends on; the time itself is measured by `make bench` (import)."""
+    code = """
+import sys
+import numpy, msgspec
+before = set(sys.modules)
+import gear
+new = {name for name in set(sys.modules) - before if name.split(".")[0] not in sys.stdlib_module_names}
+print(sorted(name for name in new if not name.startswith("msgspec.")))
+"""
+    loaded = ast.literal_eval(run(code))
+    assert [name for name in loaded if name.split(".")[0] != "gear"] == []
+    assert [name for name in loaded if name.startswith(("gear.client", "gear.storage", "gear.transport"))] == []
 
 
 def test_the_insert_path_needs_no_kernels():
