@@ -134,7 +134,7 @@ BAD_TABLES = [
     ({"item": Uniform()}, "Table 'replay': item must be one of Whole, Step, Window"),
     ({"sampler": Window(3)}, "Table 'replay': sampler must be one of Uniform, Prioritized, Fifo"),
     ({"remover": "fifo"}, "Table 'replay': remover must be one of"),
-    ({"limiter": None}, "Table 'replay': limiter must be one of MinSize, SampleToInsertRatio, got None"),
+    ({"limiter": None}, "Table 'replay': limiter must be one of MinSize, SampleToInsertRatio, Queue, Stack, got None"),
     ({"mean_length": -1}, "Table 'replay': mean_length .* >= 0"),
     ({"max_length": 1.5}, "Table 'replay': max_length .* got 1.5"),
     ({"max_length": 1001}, "Table 'replay': max_length 1001 is more than the capacity of 1000 steps"),

@@ -14,8 +14,10 @@ from gear.selection.limiter import insert_allowed
 from gear.selection.prioritized import LARGEST
 from gear.storage import fields as f
 from gear.storage.directory import float64s, int32s, int64s
-from gear.storage.evict import evict, unpin, victim
-from gear.storage.items import add_to_remover, item_count, publish
+from gear.storage.evict import evict, unpin
+from gear.storage.items import item_count
+from gear.storage.remover import add_to_remover, victim
+from gear.storage.sampler import publish
 
 ALL_FLAGS = f.TERMINATED | f.HAS_FINAL | f.CONTINUED | f.CONTINUES | f.END | f.BEGIN
 
@@ -218,7 +220,7 @@ def apply(segment, params, client, client_key, entries, named, priorities, lost)
                 slots[at + f.CLIENT] = client_key
                 slots[at + f.FLAGS] = 0
                 slots[at + f.GONE] = 0
-                slots[at + f.CURSOR] = 0
+                slots[at + f.CURSOR], slots[at + f.CURSOR_BLOCK] = 0, slots[at + f.FIRST]
                 slots[at + f.PINS] = 1  # the writer's own, until it ends
                 slots[at + f.OLDER] = counters[f.NEWEST]
                 slots[at + f.NEWER] = -1

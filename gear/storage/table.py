@@ -15,7 +15,7 @@ import numpy as np
 
 from gear.batch import Selection, Update
 from gear.errors import DataError, InsufficientMemory, ProtocolError
-from gear.schema import Prioritized, Table
+from gear.schema import MaxHeap, MinHeap, Prioritized, Table
 from gear.storage import commit as commits
 from gear.storage import draw, format, memory, sample, settle
 from gear.storage import fields as f
@@ -318,7 +318,8 @@ class StoredTable:
     @property
     def keeps_priorities(self) -> bool:
         """Whether sampler or remover uses priorities."""
-        return isinstance(self.table.sampler, Prioritized) or isinstance(self.table.remover, Prioritized)
+        by_priority = (Prioritized, MaxHeap, MinHeap)
+        return isinstance(self.table.sampler, by_priority) or isinstance(self.table.remover, by_priority)
 
     def update(self, ids: npt.NDArray[np.int64], priorities: npt.NDArray[np.float64]) -> Update:
         """Set raw priorities by id; ids of evicted data are counted as stale.
@@ -362,7 +363,7 @@ class StoredTable:
             "items": f.ITEM_COUNT, "trajectories": f.STORED, "steps": f.STORED_STEPS,
             "inserted_trajectories": f.INSERTED, "inserted_steps": f.INSERTED_STEPS,
             "inserted_items": f.INSERTED_ITEMS, "deleted_items": f.DELETED_ITEMS,
-            "sampled_items": f.SAMPLED_ITEMS, "reserved_items": f.RESERVED_ITEMS, "draws": f.DRAWS,
+            "sampled_items": f.SAMPLED_ITEMS, "reserved_items": f.RESERVED_ITEMS, "draws": f.DRAWS, "epochs": f.EPOCH,
             "evicted_trajectories": f.EVICTED_COUNT, "evicted_steps": f.EVICTED_STEPS,
             "evicted_early": f.EVICTED_EARLY, "consumed_trajectories": f.CONSUMED,
             "updated_priorities": f.UPDATED, "stale_updates": f.STALE,

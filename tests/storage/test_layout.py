@@ -27,7 +27,8 @@ from gear.schema import (
     to_bytes,
 )
 from gear.storage import fields as f
-from gear.storage.layout import ALIGN, HUGE_PAGE, Layout, tree_starts
+from gear.storage.layout import ALIGN, HUGE_PAGE, Layout
+from gear.storage.regions import tree_starts
 from tests.strategies import tables
 
 MUJOCO = [Column("obs", (17,)), Column("action", (6,)), Column("reward"), Column("done", (), "bool")]
