@@ -262,7 +262,9 @@ class RequestQueue:
             self._selects = deque(r for r in self._selects if r.deadline > now)
             for request in late:
                 self.stored.unreserve(request.credit)
-                request.done(DeadlineExceeded(f"sample of {request.size} timed out: {self.sample_obstacle()}"))
+                request.done(
+                    DeadlineExceeded(f"sample of {request.size} timed out: {self.sample_obstacle(request.size)}")
+                )
         expired = [r for r in self._allocates if r.deadline <= now]
         if expired:
             self._allocates = deque(r for r in self._allocates if r.deadline > now)
@@ -278,8 +280,8 @@ class RequestQueue:
         """Earliest deadline of a parked request, by `time.monotonic()`."""
         return min((r.deadline for waiting in (self._selects, self._allocates) for r in waiting), default=None)
 
-    def sample_obstacle(self) -> str:
-        """What a sample waits for, in words."""
+    def sample_obstacle(self, size: int) -> str:
+        """What a sample of `size` items waits for, in words."""
         counters, table = self.stored.counters, self.stored.table
         items = int(counters[f.ITEM_COUNT])
         least = self.stored.params[f.P_MIN_SIZE]
@@ -287,6 +289,11 @@ class RequestQueue:
             return f"table {table.name!r} holds {items} items and its limiter wants at least {least}; insert more"
         if not self.stored.drawable:
             return f"table {table.name!r} holds {items} items, none of which can be drawn (zero priority or used up)"
+        if table.distinct and counters[f.LIVE_ITEMS] < size:
+            return (
+                f"table {table.name!r}: {int(counters[f.LIVE_ITEMS])} items can be drawn and a batch of {size} "
+                "distinct ones needs as many; insert more, ask for fewer, or declare distinct=False"
+            )
         return f"the limiter {table.limiter} of table {table.name!r} waits for inserts ({self._balance()})"
 
     def insert_obstacle(self) -> str:
