@@ -11,7 +11,8 @@ from gear.kernels.compile import kernel
 
 
 @kernel
-def _before(keys, stamps, sign, one, other):
+def before(keys, stamps, sign, one, other):
+    """Whether `one` comes before `other`."""
     mine, theirs = sign * keys[one], sign * keys[other]
     return mine > theirs or (mine == theirs and stamps[one] < stamps[other])
 
@@ -22,7 +23,7 @@ def _rise(heap, place, keys, stamps, sign, at, entry):
     while at > 0:
         parent = (at - 1) >> 1
         other = heap[parent]
-        if not _before(keys, stamps, sign, entry, other):
+        if not before(keys, stamps, sign, entry, other):
             break
         heap[at] = other
         place[other] = at
@@ -37,10 +38,10 @@ def _sink(heap, place, keys, stamps, size, sign, at, entry):
     """Put `entry` at place `at` or below."""
     while 2 * at + 1 < size:
         child = 2 * at + 1
-        if child + 1 < size and _before(keys, stamps, sign, heap[child + 1], heap[child]):
+        if child + 1 < size and before(keys, stamps, sign, heap[child + 1], heap[child]):
             child += 1
         other = heap[child]
-        if not _before(keys, stamps, sign, other, entry):
+        if not before(keys, stamps, sign, other, entry):
             break
         heap[at] = other
         place[other] = at

@@ -79,17 +79,20 @@ def _draw(segment, params, size, items, probabilities):
 
 
 @kernel
-def select(segment, params, size, credit, pin, ids, starts, lengths, probabilities):
+def select(segment, params, size, credit, hurry, pin, ids, starts, lengths, probabilities):
     """Reserve the credit still missing, then draw up to `size` items, all or none of the credit.
 
     pin: 1 pins the slot of each item, 0 leaves that to a caller that lets nothing else happen meanwhile.
-    credit: samples reserved by earlier calls for this request. ids, starts: int64[size]; lengths:
+    credit: samples reserved by earlier calls for this request. hurry: a queue or stack gives what it has, for inserts
+    that wait for room. ids, starts: int64[size]; lengths:
     int32[size]; probabilities: float64[size]. Returns (items drawn, credit reserved, smallest non-zero
     probability of any item). With 0 items the credit stays reserved; of a short draw the rest returns.
     """
     if params[f.P_MOST] > 0:
         size = min(size, params[f.P_MOST])
     credit += reserve(segment, params, size - credit)
+    if params[f.P_MOST] > 0 and hurry and credit > 0:
+        size = credit
     if credit < size or not drawable(segment, params):
         return 0, credit, 0.0
     counters = int64s(segment, params, f.R_COUNTERS)

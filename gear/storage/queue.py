@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gear.errors import DeadlineExceeded, GearError, ProtocolError
+from gear.schema import Queue, Stack
 from gear.storage import fields as f
 
 if TYPE_CHECKING:
@@ -130,7 +131,9 @@ class RequestQueue:
                 self.advance()
 
     def _try_select(self, request: _Select) -> bool:
-        result = self.stored.select(request.client, request.size, request.parties, request.ttl, request.credit)
+        # A queue may be full before it holds a batch: then a short one makes room for who waits with more.
+        hurry = bool(self._commits or self._allocates)
+        result = self.stored.select(request.client, request.size, request.parties, request.ttl, request.credit, hurry)
         if isinstance(result, int):
             request.credit = result
             return False
@@ -299,7 +302,8 @@ class RequestQueue:
     def insert_obstacle(self) -> str:
         """What an insert waits for, in words."""
         table = self.stored.table
-        return f"the limiter {table.limiter} of table {table.name!r} waits for samples ({self._balance()})"
+        what = "samples, or for room that they make" if isinstance(table.limiter, (Queue, Stack)) else "samples"
+        return f"the limiter {table.limiter} of table {table.name!r} waits for {what} ({self._balance()})"
 
     def memory_obstacle(self) -> str:
         """Who keeps blocks from being reused, in words."""

@@ -166,3 +166,29 @@ def victim(segment, params, keep):
     while slot == keep and slot >= 0:
         slot = slots[slot * f.SLOT_FIELDS + f.NEWER]
     return slot
+
+
+@kernel
+def idle(slots, slot):
+    """Whether a stored slot is closed and nobody reads it, so that its blocks are free once it is evicted."""
+    return slots[slot * f.SLOT_FIELDS + f.STATE] == f.CLOSED and slots[slot * f.SLOT_FIELDS + f.PINS] == 0
+
+
+@kernel
+def idle_victim(segment, params):
+    """The first idle slot in the remover's order, -1 if none is idle; the oldest where the remover draws."""
+    counters = int64s(segment, params, f.R_COUNTERS)
+    slots = int64s(segment, params, f.R_SLOTS)
+    if params[f.P_REMOVER] == f.MAX_HEAP or params[f.P_REMOVER] == f.MIN_HEAP:
+        live = int64s(segment, params, f.R_REMOVER_LIVE)
+        keys, stamps = float64s(segment, params, f.R_REMOVER_KEYS), int64s(segment, params, f.R_REMOVER_STAMPS)
+        sign, best = 1.0 if params[f.P_REMOVER] == f.MAX_HEAP else -1.0, np.int64(-1)
+        for k in range(counters[f.REMOVER_LIVE]):
+            if idle(slots, live[k]) and (best < 0 or heap.before(keys, stamps, sign, live[k], best)):
+                best = live[k]
+        return best
+    lifo = params[f.P_REMOVER] == f.LIFO
+    slot = counters[f.NEWEST if lifo else f.OLDEST]
+    while slot >= 0 and not idle(slots, slot):
+        slot = slots[slot * f.SLOT_FIELDS + (f.OLDER if lifo else f.NEWER)]
+    return slot

@@ -106,6 +106,8 @@ class Recount:
         assert c[f.STORED_STEPS] == self.slots[self.kept, f.LENGTH].sum(), "steps are miscounted"
         assert c[f.INSERTED_ITEMS] - c[f.DELETED_ITEMS] == c[f.ITEM_COUNT] == items, "items are miscounted"
         assert c[f.INSERTED] - c[f.EVICTED_COUNT] - c[f.CONSUMED] == len(self.kept), "a trajectory left uncounted"
+        if isinstance(self.table.limiter, (gear.Queue, gear.Stack)):
+            assert c[f.DELETED_ITEMS] == c[f.SAMPLED_ITEMS], "an item left a queue undelivered"
         used = {gear.Steps: "steps", gear.Trajectories: "trajectories", gear.Bytes: "used_bytes"}
         assert self.info[used[type(self.table.capacity)]] <= self.table.capacity.n, "the capacity is exceeded"
         assert self.info["used_blocks"] <= self.layout.data_blocks, "the reserve holds data"
