@@ -19,6 +19,7 @@ from gear.schema import (
     MinSize,
     Prioritized,
     Queue,
+    SampleToInsertRatio,
     Stack,
     Step,
     Steps,
@@ -27,6 +28,7 @@ from gear.schema import (
     Whole,
     Window,
 )
+from gear.storage.fields import CURSOR, CURSOR_BLOCK, ORDINAL
 
 from .actors import Actor, Growing, make, read
 
@@ -298,3 +300,34 @@ def test_a_room_for_a_lease_is_taken_from_the_first_in_the_removers_order_that_n
         slots = stored.layout.view(stored.segment, "slots")
         left = {int(slots[s, 8]) - 1 for s in range(stored.layout.slots) if slots[s, 0] == 3}
         assert set(range(20)) - left == {gone}, remover
+
+
+@pytest.mark.parametrize("limiter", [Queue(64), Stack(64)])
+def test_the_cursor_follows_what_is_used_up_so_that_the_next_draw_begins_there(limiter):
+    stored = make(capacity=Steps(200), item=Step(0), limiter=limiter, block_steps=4, publish="end", max_length=60)
+    actor = Actor(stored)
+    slot = actor.insert(0, 60)
+    record = stored.layout.view(stored.segment, "slots")[slot]
+    ordinals = stored.layout.view(stored.segment, "blocks")[:, ORDINAL]
+    (selection,) = select(actor, 30)
+    select(actor, 1)
+    assert record[CURSOR] == 30
+    assert abs(ordinals[record[CURSOR_BLOCK]] - 30 // 4) <= 1
+    stored.pins.release(actor.client, selection.pin, False)
+    assert record[CURSOR] == (0 if isinstance(limiter, Queue) else 60)
+    assert abs(ordinals[record[CURSOR_BLOCK]] - record[CURSOR] // 4) <= 1
+
+
+def test_two_samples_admit_the_insert_that_waited_and_no_other():
+    """Origin: Reverb: samples per insert 1.5, minimum 2, differences in [0, 5]."""
+    actor = line(SampleToInsertRatio(1.5, 2, (0.0, 5.0)))
+    actor.insert(0, 2)
+    assert select(actor, 1, deadline=0.0) == []
+    actor.queue.expire(time.monotonic())
+    for number in range(1, 5):
+        actor.insert(number, 2)
+    assert len(actor.results) == 3  # 4.5 after three, 6 after four
+    take(actor, 2)
+    assert len(actor.results) == 4  # 4 after four and two samples, 5.5 with a fifth
+    take(actor, 1)
+    assert len(actor.results) == 5
