@@ -76,12 +76,7 @@ class SampleToInsertRatio(Spec, frozen=True, tag="sample_to_insert_ratio"):
 
 
 class _Line(Spec, frozen=True):
-    """What a queue and a stack share: each item is delivered once, and inserts wait while `size` items are stored.
-
-    Reverb's semantics: one sample per insert, differences in [0, size]. A request for more than `size` items
-    gets `size` of them. As with every limiter that counts, a commit of many items is admitted whole when its
-    first item is.
-    """
+    """What a queue and a stack share. Like other limiters, it admits a commit of many items whole with its first."""
 
     size: int
     samples_per_insert: ClassVar[float] = 1.0
@@ -105,7 +100,9 @@ class Queue(_Line, frozen=True, tag="queue"):
     """At most `size` items wait; each is delivered once, the oldest first.
 
     Implies the sampler and remover `Fifo` and ``max_times_sampled=1``. One sample per insert, differences in
-    [0, size], as in Reverb; a request for more than `size` items gets `size` of them.
+    [0, size], as in Reverb. Nothing leaves undelivered: where the table's capacity is full before its size,
+    inserts wait for room. A request for more than `size` items gets `size` of them, or what there is while an
+    insert waits for room.
     """
 
 

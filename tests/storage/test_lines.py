@@ -132,7 +132,7 @@ def test_what_was_not_delivered_is_drawn_again_in_its_place(limiter):
 
 @pytest.mark.parametrize("capacity", [Steps(10), Bytes(16 * 28)])
 def test_a_queue_evicts_nothing_that_was_not_delivered(capacity):
-    """Its capacity is full before its size: inserts wait for room, and a waiting batch comes short."""
+    """Origin: prime-rl#2796. Its capacity is full before its size: inserts wait for room, batches come short."""
     actor = Actor(make(capacity=capacity, item=Whole(), limiter=Queue(10), block_steps=2, mean_length=2))
     inserted, found = 0, []
     for _ in range(12):
