@@ -30,10 +30,16 @@ from gear.query import Query, View
 from gear.schema import (
     Bytes,
     Column,
+    Epochs,
     Fifo,
+    Lifo,
+    MaxHeap,
+    MinHeap,
     MinSize,
     Prioritized,
+    Queue,
     SampleToInsertRatio,
+    Stack,
     Step,
     Steps,
     Table,
@@ -53,10 +59,11 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "AuthenticationError", "Batch", "Bytes", "Client", "Closed", "Column", "ConnectionLost", "DataError",
-    "DeadlineExceeded", "DeviceError", "Fifo", "GearError", "InsufficientMemory", "Loader", "MinSize", "PinLost",
-    "Prioritized", "ProtocolError", "Query", "SampleToInsertRatio", "SchemaError", "Selection", "ServerConflict",
-    "Step", "Steps", "Table", "TableMismatch", "TableNotFound", "Trajectories", "Uniform", "Update", "View", "Whole",
-    "Window", "Writer", "connect", "embedded", "table_like",
+    "DeadlineExceeded", "DeviceError", "Epochs", "Fifo", "GearError", "InsufficientMemory", "Lifo", "Loader",
+    "MaxHeap", "MinHeap", "MinSize", "PinLost", "Prioritized", "ProtocolError", "Query", "Queue",
+    "SampleToInsertRatio", "SchemaError", "Selection", "ServerConflict", "Stack", "Step", "Steps", "Table",
+    "TableMismatch", "TableNotFound", "Trajectories", "Uniform", "Update", "View", "Whole", "Window", "Writer",
+    "connect", "embedded", "table_like",
 ]  # fmt: skip
 
 _LAZY = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -115,3 +115,11 @@ def _flatten_into(flat: dict[str, Any], tree: Mapping[str, Any], prefix: str) ->
             raise DataError(f"two values are named {name!r}, one nested and one with '/' in its key; rename one")
         else:
             flat[name] = value
+
+
+def column_differences(mine: Sequence[Column], theirs: Sequence[Column]) -> list[str]:
+    """One line for each column that differs or is missing on one side, or one that says that their order does."""
+    ours, others = {c.name: c for c in mine}, {c.name: c for c in theirs}
+    pairs = ((n, ours.get(n), others.get(n)) for n in [*ours, *(n for n in others if n not in ours)])
+    lines = [f"columns: {n!r}: {a or 'none'} against {b or 'none'}" for n, a, b in pairs if a != b]
+    return lines or [f"columns: the order {', '.join(ours)} against {', '.join(others)}"]

@@ -1,4 +1,4 @@
-"""How a table is sized, drawn from and held back: capacities, items, samplers and removers, limiters.
+"""How a table is sized and drawn from: capacities, items, samplers and removers.
 
 Small frozen values, validated when constructed, equal by value, tagged by class on the wire. They say
 what is wanted; the code that does it lives in `storage` and `selection`. The checks that `schema` shares
@@ -127,7 +127,23 @@ Item = Whole | Step | Window
 
 
 class Uniform(Spec, frozen=True, tag="uniform"):
-    """Every item with the same probability."""
+    """Every item with the same probability, or every trajectory.
+
+    Parameters
+    ----------
+    over : {"items", "trajectories"}
+        ``items``: each item with probability 1 / items, so that long trajectories are drawn from more often.
+        ``trajectories``: a trajectory uniformly, then one of its items uniformly; with ``distinct`` tables this
+        is the law of a batch's first draw.
+    """
+
+    over: Literal["items", "trajectories"] = "items"
+
+    def __post_init__(self) -> None:
+        require(
+            self.over in ("items", "trajectories"),
+            f"Uniform: over must be 'items' or 'trajectories', got {self.over!r}",
+        )
 
 
 class Prioritized(Spec, frozen=True, tag="prioritized"):
@@ -148,69 +164,25 @@ class Fifo(Spec, frozen=True, tag="fifo"):
     """The oldest first, by the order of commits."""
 
 
-Sampler = Uniform | Prioritized | Fifo
-Remover = Uniform | Prioritized | Fifo
+class Lifo(Spec, frozen=True, tag="lifo"):
+    """The newest first: the trajectory whose first commit came last, its last item first."""
 
 
-class MinSize(Spec, frozen=True, tag="min_size"):
-    """Samples wait until the table holds at least `n` items; inserts never wait."""
-
-    n: int = 1
-
-    def __post_init__(self) -> None:
-        force_setattr(self, "n", whole_number("MinSize", "n", self.n))
+class MaxHeap(Spec, frozen=True, tag="max_heap"):
+    """The largest priority first; of equal ones the one inserted or updated least recently, as in Reverb."""
 
 
-class SampleToInsertRatio(Spec, frozen=True, tag="sample_to_insert_ratio"):
-    """Keep sampled items / inserted items near a ratio, with Reverb's semantics.
+class MinHeap(Spec, frozen=True, tag="min_heap"):
+    """The smallest priority first, 0 included; of equal ones the one inserted or updated least recently."""
 
-    With D = samples_per_insert * inserts - samples, a sample waits while the table holds fewer than
-    `min_size` items or D - 1 < low; an insert waits while D + samples_per_insert > high, unless the
-    table stays at or below `min_size` items. A commit of many items is admitted whole when its first
-    item is.
 
-    Parameters
-    ----------
-    samples_per_insert : float
-        Target ratio, > 0.
-    min_size : int
-        Items needed before the first sample.
-    error_buffer : float or (float, float)
-        A number e allows D in ``samples_per_insert * min_size -+ e``; a pair is (low, high) itself.
+class Epochs(Spec, frozen=True, tag="epochs"):
+    """Every stored item once per epoch, in an order shuffled by the table's seed; a sampler only.
+
+    An item inserted in mid-epoch joins the epoch that runs, an item drawn and not delivered goes back into it.
+    An epoch ends with the first draw that finds nothing left in it.
     """
 
-    samples_per_insert: float
-    min_size: int
-    error_buffer: float | tuple[float, float]
 
-    def __post_init__(self) -> None:
-        name = "SampleToInsertRatio"
-        ratio = real(name, "samples_per_insert", self.samples_per_insert, 0.0)
-        require(0 < ratio < math.inf, f"{name}: samples_per_insert must be > 0 and finite, got {ratio!r}")
-        force_setattr(self, "samples_per_insert", ratio)
-        force_setattr(self, "min_size", whole_number(name, "min_size", self.min_size))
-        if isinstance(self.error_buffer, (tuple, list)):
-            require(len(self.error_buffer) == 2, f"{name}: error_buffer as a pair is (low, high)")
-            low, high = (real(name, "error_buffer", x, -math.inf) for x in self.error_buffer)
-            force_setattr(self, "error_buffer", (low, high))
-        else:
-            force_setattr(self, "error_buffer", real(name, "error_buffer", self.error_buffer, 0.0))
-        low, high = self.bounds
-        least = 2 * max(1.0, ratio)
-        require(
-            math.isfinite(low) and math.isfinite(high) and high - low >= least,
-            f"{name}: error_buffer allows differences in [{low:g}, {high:g}], a span of {high - low:g}; "
-            f"with samples_per_insert={ratio:g} it must be finite and at least {least:g} or "
-            "inserts and samples can block each other for ever",
-        )
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """(low, high) of samples_per_insert * inserts - samples."""
-        if isinstance(self.error_buffer, tuple):
-            return self.error_buffer
-        middle = self.samples_per_insert * self.min_size
-        return middle - self.error_buffer, middle + self.error_buffer
-
-
-Limiter = MinSize | SampleToInsertRatio
+Sampler = Uniform | Prioritized | Fifo | Lifo | MaxHeap | MinHeap | Epochs
+Remover = Uniform | Prioritized | Fifo | Lifo | MaxHeap | MinHeap

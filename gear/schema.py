@@ -14,22 +14,24 @@ from typing import Literal
 import msgspec
 from msgspec.structs import force_setattr
 
-from gear.columns import DTYPES, Column, dtype_name, flatten
+from gear.columns import DTYPES, Column, column_differences, dtype_name, flatten
 from gear.errors import SchemaError
+from gear.limiters import Limiter, MinSize, Queue, SampleToInsertRatio, Stack
 from gear.rules import (
     MAX_ALPHA,
     MAX_INT32,
     MAX_WHOLE,
     Bytes,
     Capacity,
+    Epochs,
     Fifo,
     Item,
-    Limiter,
-    MinSize,
+    Lifo,
+    MaxHeap,
+    MinHeap,
     Prioritized,
     Remover,
     Sampler,
-    SampleToInsertRatio,
     Spec,
     Step,
     Steps,
@@ -43,41 +45,20 @@ from gear.rules import (
 )
 
 __all__ = [
-    "DTYPES",
-    "MAX_ALPHA",
-    "MAX_COLUMNS",
-    "Bytes",
-    "Capacity",
-    "Column",
-    "Fifo",
-    "Item",
-    "Limiter",
-    "MinSize",
-    "Prioritized",
-    "Remover",
-    "SampleToInsertRatio",
-    "Sampler",
-    "Step",
-    "Steps",
-    "Table",
-    "Trajectories",
-    "Uniform",
-    "Whole",
-    "Window",
-    "dtype_name",
-    "flatten",
-    "from_bytes",
+    "DTYPES", "MAX_ALPHA", "MAX_COLUMNS", "Bytes", "Capacity", "Column", "Epochs", "Fifo", "Item", "Lifo", "Limiter",
+    "MaxHeap", "MinHeap", "MinSize", "Prioritized", "Queue", "Remover", "SampleToInsertRatio", "Sampler", "Stack",
+    "Step", "Steps", "Table", "Trajectories", "Uniform", "Whole", "Window", "dtype_name", "flatten", "from_bytes",
     "to_bytes",
-]
+]  # fmt: skip
 
 MAX_COLUMNS = 256
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
 _KINDS: dict[str, tuple[type[Spec], ...]] = {
     "capacity": (Steps, Trajectories, Bytes),
     "item": (Whole, Step, Window),
-    "sampler": (Uniform, Prioritized, Fifo),
-    "remover": (Uniform, Prioritized, Fifo),
-    "limiter": (MinSize, SampleToInsertRatio),
+    "sampler": (Uniform, Prioritized, Fifo, Lifo, MaxHeap, MinHeap, Epochs),
+    "remover": (Uniform, Prioritized, Fifo, Lifo, MaxHeap, MinHeap),
+    "limiter": (MinSize, SampleToInsertRatio, Queue, Stack),
 }
 
 
@@ -90,9 +71,12 @@ class Table(Spec, frozen=True):
     columns : sequence of Column
     capacity : Steps, Trajectories or Bytes
     item : Whole, Step or Window
-    sampler, remover : Uniform, Prioritized or Fifo
-        A remover takes whole trajectories, a prioritized one by their largest item priority.
-    limiter : MinSize or SampleToInsertRatio
+    sampler : Uniform, Prioritized, Fifo, Lifo, MaxHeap, MinHeap or Epochs, optional
+        Default `Uniform()`; what a `Queue` or `Stack` implies.
+    remover : Uniform, Prioritized, Fifo, Lifo, MaxHeap or MinHeap, optional
+        Takes whole trajectories, by their largest item priority where priorities count. Default `Fifo()`;
+        `Lifo()` for a `Stack`.
+    limiter : MinSize, SampleToInsertRatio, Queue or Stack
     mean_length : int, optional
         Expected steps per trajectory; sizes memory for `Steps` and `Trajectories`. Default 4 x the
         window, else 256; never more than `max_length` or a capacity in `Steps`.
@@ -101,7 +85,12 @@ class Table(Spec, frozen=True):
     block_steps : int, optional
         Rows per block. Default: by item, mean length and row size.
     max_times_sampled : int, optional
-        An item leaves the table's draws after that many deliveries.
+        An item leaves the table's draws after that many deliveries; a batch is short where that leaves fewer
+        items than it asks for. Default 0, without limit; 1 for a `Queue` or `Stack`.
+    distinct : bool
+        A batch holds no item twice; a sample waits until as many items can be drawn as it asks for. Items come
+        as if drawn one after the other without replacement, and the probability reported of each is that of
+        being drawn first.
     publish : {"end", "rows"}, optional
         A trajectory becomes visible at its end, or row by row. Default "rows" for `Step` items.
     seed : int
@@ -115,13 +104,14 @@ class Table(Spec, frozen=True):
     columns: Sequence[Column]  # a tuple once constructed
     capacity: Capacity
     item: Item = Step()
-    sampler: Sampler = Uniform()
-    remover: Remover = Fifo()
+    sampler: Sampler | None = None  # never None once constructed, nor is remover
+    remover: Remover | None = None
     limiter: Limiter = MinSize(1)
     mean_length: int = 0
     max_length: int = 0
     block_steps: int = 0
     max_times_sampled: int = 0
+    distinct: bool = False
     publish: Literal["", "end", "rows"] = ""
     seed: int = 0
     open_ttl: float = 3600.0
@@ -133,10 +123,17 @@ class Table(Spec, frozen=True):
         )
         owner = f"Table {self.name!r}"
         self._check_columns(owner)
+        self._fill_order(owner)
         for field, kinds in _KINDS.items():
             value = getattr(self, field)
             names = ", ".join(k.__name__ for k in kinds)
             require(isinstance(value, kinds), f"{owner}: {field} must be one of {names}, got {value!r}")
+        require(
+            not isinstance(self.remover, Uniform) or self.remover == Uniform(),
+            f"{owner}: remover {self.remover!r}: over says how items are drawn, a remover takes trajectories; "
+            "use Uniform()",
+        )
+        require(isinstance(self.distinct, bool), f"{owner}: distinct must be True or False, got {self.distinct!r}")
         require(
             self.publish in ("", None, "end", "rows"),
             f"{owner}: publish must be 'end' or 'rows', got {self.publish!r}",
@@ -148,6 +145,38 @@ class Table(Spec, frozen=True):
         force_setattr(self, "seed", whole_number(owner, "seed", self.seed, 0))
         force_setattr(self, "open_ttl", real(owner, "open_ttl", self.open_ttl, 1e-3))
         self._fill_defaults(owner)
+        if isinstance(self.limiter, (Queue, Stack)):
+            self._check_line(owner, self.limiter)
+
+    def _fill_order(self, owner: str) -> None:
+        """Sampler and remover that were left out; a queue or a stack refuses any but its own."""
+        line = self.limiter if isinstance(self.limiter, (Queue, Stack)) else None
+        for field, default in (("sampler", Uniform()), ("remover", Fifo())):
+            value = getattr(self, field)
+            if value is None:
+                force_setattr(self, field, line.order if line else default)
+                continue
+            require(
+                line is None or value == line.order,
+                f"{owner}: limiter {line!r} needs {field}={line and line.order!r}, got {value!r}; leave {field} out, "
+                "or use another limiter",
+            )
+
+    def _check_line(self, owner: str, line: Queue | Stack) -> None:
+        """A queue or stack delivers each item once and has room for all of them."""
+        require(
+            self.max_times_sampled in (0, 1),
+            f"{owner}: limiter {line!r} needs max_times_sampled=1, got {self.max_times_sampled}; leave it out, "
+            "or use another limiter",
+        )
+        force_setattr(self, "max_times_sampled", 1)
+        capacity = self.capacity
+        bounded = isinstance(capacity, Steps) or (isinstance(capacity, Trajectories) and isinstance(self.item, Whole))
+        require(
+            not bounded or line.size <= capacity.n,
+            f"{owner}: capacity {capacity!r} never holds the {line.size} items of limiter {line!r}: items would "
+            "be evicted before they are delivered; raise the capacity or lower the size",
+        )
 
     def _check_columns(self, owner: str) -> None:
         columns = self.columns
@@ -231,17 +260,10 @@ class Table(Spec, frozen=True):
         for field in self.__struct_fields__:
             mine, theirs = getattr(self, field), getattr(other, field)
             if field == "columns" and mine != theirs:
-                lines += _column_differences(mine, theirs)
+                lines += column_differences(mine, theirs)
             elif mine != theirs:
                 lines.append(f"{field}: {mine!r} against {theirs!r}")
         return lines
-
-
-def _column_differences(mine: Sequence[Column], theirs: Sequence[Column]) -> list[str]:
-    ours, others = {c.name: c for c in mine}, {c.name: c for c in theirs}
-    pairs = ((n, ours.get(n), others.get(n)) for n in [*ours, *(n for n in others if n not in ours)])
-    lines = [f"columns: {n!r}: {a or 'none'} against {b or 'none'}" for n, a, b in pairs if a != b]
-    return lines or [f"columns: the order {', '.join(ours)} against {', '.join(others)}"]
 
 
 def to_bytes(table: Table) -> bytes:

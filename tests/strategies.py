@@ -9,10 +9,16 @@ from gear.schema import (
     DTYPES,
     Bytes,
     Column,
+    Epochs,
     Fifo,
+    Lifo,
+    MaxHeap,
+    MinHeap,
     MinSize,
     Prioritized,
+    Queue,
     SampleToInsertRatio,
+    Stack,
     Step,
     Steps,
     Table,
@@ -35,9 +41,11 @@ columns = st.lists(
     ),
     max_size=4,
 )
-order = st.one_of(
-    st.builds(Uniform), st.builds(Fifo), st.builds(Prioritized, st.floats(0, 4), st.floats(0, 1e30, exclude_max=True))
+removers = st.one_of(
+    *(st.builds(kind) for kind in (Uniform, Fifo, Lifo, MaxHeap, MinHeap)),
+    st.builds(Prioritized, st.floats(0, 4), st.floats(0, 1e30, exclude_max=True)),
 )
+samplers = st.one_of(removers, st.builds(Epochs), st.just(Uniform("trajectories")))
 windows = st.builds(Window, st.integers(1, 300), st.integers(1, 99), st.sampled_from(["inside", "tail", "head"]))
 limiters = st.one_of(
     st.builds(MinSize, whole),
@@ -56,18 +64,20 @@ def tables(draw: st.DrawFn) -> Table:
         st.one_of(st.builds(Steps, whole), st.builds(Trajectories, whole), st.builds(Bytes, st.just(10**9)))
     )
     limit = capacity.n if isinstance(capacity, Steps) else 1000
+    line = draw(st.sampled_from([None, None, None, Queue(1), Stack(1)]))
     return Table(
         draw(name),
         [Column("first"), *made],
         capacity,
         item,
-        draw(order),
-        draw(order),
-        draw(limiters),
+        None if line else draw(samplers),
+        None if line else draw(removers),
+        line or draw(limiters),
         mean_length=draw(st.integers(0, 2000)),
         max_length=draw(st.sampled_from([0, 1, limit // 2 if isinstance(capacity, Steps) else 1])),
         block_steps=draw(st.integers(0, 256)),
-        max_times_sampled=draw(st.integers(0, 9)),
+        max_times_sampled=0 if line else draw(st.integers(0, 9)),
+        distinct=draw(st.booleans()),
         publish=draw(st.sampled_from(["", "end"])),
         seed=draw(st.integers(0, 2**63 - 1)),
         open_ttl=draw(st.floats(0.01, 1e9)),

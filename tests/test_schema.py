@@ -19,10 +19,14 @@ from gear.schema import (
     MAX_COLUMNS,
     Bytes,
     Column,
+    Epochs,
     Fifo,
+    Lifo,
     MinSize,
     Prioritized,
+    Queue,
     SampleToInsertRatio,
+    Stack,
     Step,
     Steps,
     Table,
@@ -64,6 +68,9 @@ BAD_RULES = [
     (lambda: Prioritized(alpha="high"), "Prioritized: alpha .* got 'high'"),
     (lambda: Prioritized(eps=-1e-9), "Prioritized: eps .* got -1e-09"),
     (lambda: Prioritized(eps=float("inf")), "Prioritized: eps .* got inf"),
+    (lambda: Uniform("rows"), "Uniform: over must be 'items' or 'trajectories', got 'rows'"),
+    (lambda: Queue(0), "Queue: size .* >= 1 and <= 2147483647, got 0"),
+    (lambda: Stack(2.5), "Stack: size .* got 2.5"),
     (lambda: MinSize(0), "MinSize: n .* >= 1"),
     (lambda: SampleToInsertRatio(0.0, 1, 10.0), "SampleToInsertRatio: samples_per_insert must be > 0"),
     (lambda: SampleToInsertRatio(float("inf"), 1, 10.0), "SampleToInsertRatio: samples_per_insert"),
@@ -134,7 +141,19 @@ BAD_TABLES = [
     ({"item": Uniform()}, "Table 'replay': item must be one of Whole, Step, Window"),
     ({"sampler": Window(3)}, "Table 'replay': sampler must be one of Uniform, Prioritized, Fifo"),
     ({"remover": "fifo"}, "Table 'replay': remover must be one of"),
-    ({"limiter": None}, "Table 'replay': limiter must be one of MinSize, SampleToInsertRatio, got None"),
+    ({"sampler": Uniform, "limiter": MinSize(1)}, "Table 'replay': sampler must be one of Uniform, Prioritized, Fifo"),
+    ({"remover": Epochs()}, r"Table 'replay': remover must be one of Uniform, .*, MinHeap, got Epochs\(\)"),
+    ({"remover": Uniform("trajectories")}, "Table 'replay': remover .*a remover takes trajectories; use Uniform"),
+    ({"limiter": Queue(9), "sampler": Lifo()}, r"limiter Queue\(size=9\) needs sampler=Fifo\(\), got Lifo\(\); leave"),
+    ({"limiter": Queue(9), "sampler": Uniform()}, r"needs sampler=Fifo\(\), got Uniform\(over='items'\)"),
+    ({"limiter": Queue(9), "remover": Lifo()}, r"needs remover=Fifo\(\), got Lifo\(\)"),
+    ({"limiter": Stack(9), "sampler": Fifo()}, r"limiter Stack\(size=9\) needs sampler=Lifo\(\), got Fifo\(\)"),
+    ({"limiter": Stack(9), "remover": Fifo()}, r"needs remover=Lifo\(\), got Fifo\(\)"),
+    ({"limiter": Stack(9), "max_times_sampled": 2}, r"Stack\(size=9\) needs max_times_sampled=1, got 2"),
+    ({"limiter": Queue(1001)}, r"capacity Steps\(n=1000\) never holds the 1001 items .*raise the capacity or lower"),
+    ({"limiter": Queue(9), "capacity": Trajectories(8), "item": Whole()}, "never holds the 9 items"),
+    ({"distinct": 1}, "Table 'replay': distinct must be True or False, got 1"),
+    ({"limiter": None}, "Table 'replay': limiter must be one of MinSize, SampleToInsertRatio, Queue, Stack, got None"),
     ({"mean_length": -1}, "Table 'replay': mean_length .* >= 0"),
     ({"max_length": 1.5}, "Table 'replay': max_length .* got 1.5"),
     ({"max_length": 1001}, "Table 'replay': max_length 1001 is more than the capacity of 1000 steps"),
@@ -250,6 +269,17 @@ def test_default_blocks_are_a_power_of_two_and_at_most_0_15_of_the_mean_length(i
     steps = table(item=item, mean_length=mean, capacity=Steps(10**6)).block_steps
     assert steps & (steps - 1) == 0
     assert steps <= max(1, 0.15 * mean)
+
+
+@pytest.mark.parametrize(("line", "order"), [(Queue(10), Fifo()), (Stack(10), Lifo())])
+def test_a_queue_and_a_stack_say_how_they_are_drawn_from(line, order):
+    """Origin: Reverb's Table.queue and Table.stack."""
+    made = table(limiter=line)
+    assert (made.sampler, made.remover, made.max_times_sampled) == (order, order, 1)
+    assert made == table(limiter=line, sampler=order, remover=order, max_times_sampled=1)
+    assert from_bytes(to_bytes(made)) == made
+    assert (line.samples_per_insert, line.min_size, line.bounds) == (1.0, 1, (0.0, 10.0))
+    assert Queue(10) != Stack(10)
 
 
 def test_step_items_are_published_row_by_row_and_others_at_the_end():

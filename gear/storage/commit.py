@@ -14,8 +14,11 @@ from gear.selection.limiter import insert_allowed
 from gear.selection.prioritized import LARGEST
 from gear.storage import fields as f
 from gear.storage.directory import float64s, int32s, int64s
-from gear.storage.evict import evict, unpin, victim
-from gear.storage.items import add_to_remover, item_count, publish
+from gear.storage.evict import evict, unpin
+from gear.storage.items import item_count
+from gear.storage.remover import add_to_remover
+from gear.storage.room import make_room
+from gear.storage.sampler import publish
 
 ALL_FLAGS = f.TERMINATED | f.HAS_FINAL | f.CONTINUED | f.CONTINUES | f.END | f.BEGIN
 
@@ -130,30 +133,6 @@ def check(segment, params, client, by_rows, entries, named, priorities):
 
 
 @kernel
-def _make_room(segment, params, slot, steps, trajectories, blocks):
-    """Evict until `steps` more steps, `trajectories` more trajectories and `blocks` more blocks fit."""
-    counters = int64s(segment, params, f.R_COUNTERS)
-    kind, capacity = params[f.P_CAPACITY_KIND], params[f.P_CAPACITY]
-    data_blocks = params[f.P_BLOCKS] - params[f.P_RESERVE_BLOCKS]
-    data_slots = params[f.P_SLOTS] - params[f.P_RESERVE_SLOTS]
-    while True:
-        full = (
-            (kind == f.STEPS and counters[f.STORED_STEPS] + steps > capacity)
-            or (kind == f.TRAJECTORIES and counters[f.STORED] + trajectories > capacity)
-            or (kind == f.BYTES and counters[f.USED_BLOCKS] + blocks > capacity)
-        )
-        short = counters[f.USED_BLOCKS] + blocks > data_blocks or counters[f.USED_SLOTS] + trajectories > data_slots
-        if not full and not short:
-            return
-        leaving = victim(segment, params, slot)
-        if leaving < 0:  # only the growing trajectory itself is left; its length was checked
-            return
-        if not full:
-            counters[f.EVICTED_EARLY] += 1
-        evict(segment, params, leaving, False)
-
-
-@kernel
 def apply(segment, params, client, client_key, entries, named, priorities, lost):
     """Commit checked entries in order until the limiter holds one back.
 
@@ -181,7 +160,7 @@ def apply(segment, params, client, client_key, entries, named, priorities, lost)
         items_before = np.int64(0) if begin else slots[at + f.ITEMS]
         items_after = max(items_before, item_count(params, before + length, end))
         if not gone:
-            if items_after > items_before and not insert_allowed(
+            allowed = items_after == items_before or insert_allowed(
                 counters[f.INSERTED_ITEMS],
                 counters[f.DELETED_ITEMS],
                 counters[f.SAMPLED_ITEMS] + counters[f.RESERVED_ITEMS],
@@ -189,9 +168,10 @@ def apply(segment, params, client, client_key, entries, named, priorities, lost)
                 params[f.P_MIN_SIZE],
                 floats[f.RATIO],
                 floats[f.HIGH],
-            ):
+            )
+            trajectories = 1 if begin else 0
+            if not allowed or not make_room(segment, params, -1 if begin else slot, length, trajectories, added):
                 return i, k_block, k_priority, n_lost
-            _make_room(segment, params, slot if not begin else -1, length, 1 if begin else 0, added)
         counters[f.LEASED_BLOCK_COUNT] -= added
         clients[mine + f.LEASED_BLOCKS] -= added
         counters[f.INSERTED_STEPS] += length
@@ -218,7 +198,7 @@ def apply(segment, params, client, client_key, entries, named, priorities, lost)
                 slots[at + f.CLIENT] = client_key
                 slots[at + f.FLAGS] = 0
                 slots[at + f.GONE] = 0
-                slots[at + f.CURSOR] = 0
+                slots[at + f.CURSOR], slots[at + f.CURSOR_BLOCK] = 0, slots[at + f.FIRST]
                 slots[at + f.PINS] = 1  # the writer's own, until it ends
                 slots[at + f.OLDER] = counters[f.NEWEST]
                 slots[at + f.NEWER] = -1
@@ -301,49 +281,3 @@ def _let_go(segment, params, slot):
     add_to_remover(segment, params, slot)
     if slots[at + f.ITEMS] > 0 and slots[at + f.GONE] == slots[at + f.ITEMS]:
         evict(segment, params, slot, True)
-
-
-@kernel
-def room_for_lease(segment, params, wanted, slots):
-    """Evict until that many blocks and slots are free, for a commit that follows; whether they are.
-
-    Only trajectories that nobody reads or writes go, and only if that is enough: the others would leave the
-    table without giving a block.
-    """
-    counters = int64s(segment, params, f.R_COUNTERS)
-    if not _can_free(segment, params, wanted - counters[f.FREE_BLOCKS], slots - counters[f.FREE_SLOTS]):
-        return False
-    records = int64s(segment, params, f.R_SLOTS)
-    while counters[f.FREE_BLOCKS] < wanted or counters[f.FREE_SLOTS] < slots:
-        leaving = victim(segment, params, -1)
-        if leaving < 0 or not _idle(records, leaving):
-            leaving = counters[f.OLDEST]
-            while leaving >= 0 and not _idle(records, leaving):
-                leaving = records[leaving * f.SLOT_FIELDS + f.NEWER]
-        if leaving < 0:  # blocks that had used up their generations did not come back
-            return False
-        counters[f.EVICTED_EARLY] += 1
-        evict(segment, params, leaving, False)
-    return True
-
-
-@kernel
-def _idle(slots, slot):
-    """Whether a stored slot is closed and nobody reads it, so that its blocks are free once it is evicted."""
-    return slots[slot * f.SLOT_FIELDS + f.STATE] == f.CLOSED and slots[slot * f.SLOT_FIELDS + f.PINS] == 0
-
-
-@kernel
-def _can_free(segment, params, blocks, slots):
-    """Whether evicting idle slots frees that many blocks and slots."""
-    records = int64s(segment, params, f.R_SLOTS)
-    steps = params[f.P_BLOCK_STEPS]
-    slot = int64s(segment, params, f.R_COUNTERS)[f.OLDEST]
-    while (blocks > 0 or slots > 0) and slot >= 0:
-        at = slot * f.SLOT_FIELDS
-        if _idle(records, slot):
-            final = 1 if records[at + f.FLAGS] & f.HAS_FINAL else 0
-            blocks -= (records[at + f.LENGTH] + final + steps - 1) // steps
-            slots -= 1
-        slot = records[at + f.NEWER]
-    return blocks <= 0 and slots <= 0

@@ -28,9 +28,3 @@ def int32s(segment, params, region):
 def float64s(segment, params, region):
     """Region as float64[N]."""
     return segment[params[region] : params[region] + params[region + 1]].view(np.float64)
-
-
-@kernel
-def float32s(segment, params, region):
-    """Region as float32[N]."""
-    return segment[params[region] : params[region] + params[region + 1]].view(np.float32)

@@ -8,15 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from gear.kernels.compile import kernel
-from gear.kernels.host import random_bits, tree_draw, tree_total
-from gear.selection import uniform
 from gear.storage import fields as f
 from gear.storage.blocks import free_block, free_slot
-from gear.storage.directory import float64s, int32s, int64s
-from gear.storage.items import take_from_remover, withdraw
-
-REMOVER_STREAM = 0x5DEECE66D
-"""Keeps the remover's random numbers apart from the sampler's, which share the table's seed."""
+from gear.storage.directory import int32s, int64s
+from gear.storage.remover import take_from_remover
+from gear.storage.sampler import withdraw
 
 
 @kernel
@@ -89,44 +85,3 @@ def unpin(segment, params, slot):
         counters[f.HELD_BLOCKS] -= slots[at + f.CURSOR]
         counters[f.HELD_SLOTS] -= 1
         free_chain(segment, params, slot)
-
-
-@kernel
-def victim(segment, params, keep):
-    """The slot that leaves next, -1 if there is none but `keep`.
-
-    The remover chooses among closed slots; only when none is left an open trajectory goes, the oldest
-    first, so that a silent writer can not fill the table for ever.
-    """
-    counters = int64s(segment, params, f.R_COUNTERS)
-    slots = int64s(segment, params, f.R_SLOTS)
-    seed = params[f.P_SEED] ^ REMOVER_STREAM
-    if params[f.P_REMOVER] == f.UNIFORM and counters[f.REMOVER_LIVE] > 0:
-        draw = counters[f.REMOVER_DRAWS]
-        counters[f.REMOVER_DRAWS] += 1
-        return np.int64(
-            int64s(segment, params, f.R_REMOVER_LIVE)[uniform.below(seed, draw, 0, counters[f.REMOVER_LIVE])]
-            & uniform.UNIT
-        )
-    if params[f.P_REMOVER] == f.PRIORITIZED:
-        tree = float64s(segment, params, f.R_REMOVER_TREE)
-        starts = int64s(segment, params, f.R_REMOVER_STARTS)
-        total = tree_total(tree, starts)
-        if total > 0.0:
-            draw = counters[f.REMOVER_DRAWS]
-            counters[f.REMOVER_DRAWS] += 1
-            masses = np.empty(1)
-            items = np.empty(1, np.int64)
-            masses[0] = float(random_bits(seed, draw, 0) >> np.uint64(11)) * (1.0 / 9007199254740992.0) * total
-            tree_draw(tree, starts, masses, items)
-            if items[0] >= 0:
-                return items[0]
-    slot = counters[f.OLDEST]
-    while slot >= 0 and slots[slot * f.SLOT_FIELDS + f.STATE] != f.CLOSED:
-        slot = slots[slot * f.SLOT_FIELDS + f.NEWER]
-    if slot >= 0:
-        return slot
-    slot = counters[f.OLDEST]
-    while slot == keep and slot >= 0:
-        slot = slots[slot * f.SLOT_FIELDS + f.NEWER]
-    return slot

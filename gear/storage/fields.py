@@ -21,8 +21,11 @@ SLOT_FIELDS, CLIENT_FIELDS, COUNTERS, FLOATS = 16, 8, 64, 16
 # Fields of a slot record, int64[SLOT_FIELDS].
 (
     STATE, FIRST, LAST, LENGTH, FLAGS, ITEMS, WRITER, SEQUENCE,
-    ORDER, PINS, CLIENT, CHECKSUM, OLDER, NEWER, GONE, CURSOR,
+    ORDER, PINS, CLIENT, CURSOR_BLOCK, OLDER, NEWER, GONE, CURSOR,
 ) = range(SLOT_FIELDS)  # fmt: skip
+
+# CURSOR: where ordered draws of items that are used up go on, and CURSOR_BLOCK a block near it; every item before it
+# (`Lifo`: from it on) is used up. Of an evicted slot CURSOR is the number of its blocks.
 
 # States of a slot. OPEN: rows are published, more may follow. EVICTED: out of the table, still pinned.
 FREE, LEASED, OPEN, CLOSED, EVICTED = range(5)
@@ -36,20 +39,22 @@ ID_HIGH, ID_LOW, COMMITTED, KNOWN, LEASED_BLOCKS, LEASED_SLOTS = range(6)
 # Items, samplers (and removers) and capacities as kernels see them.
 WHOLE, STEP, WINDOW = range(3)
 INSIDE, TAIL, HEAD = range(3)
-UNIFORM, PRIORITIZED, FIFO = range(3)
+UNIFORM, PRIORITIZED, FIFO, LIFO, MAX_HEAP, MIN_HEAP, EPOCHS = range(7)
 STEPS, TRAJECTORIES, BYTES = range(3)
 
 PARAMS = (
     "table", "shard", "row_bits", "block_steps", "block_bytes", "blocks", "slots", "reserve_blocks",
     "reserve_slots", "generations", "item", "length", "stride", "edge", "step_n", "items_per_block",
     "sampler", "remover", "capacity_kind", "capacity", "max_length", "min_size", "ratio", "max_times", "seed",
+    "over", "distinct", "most",
 )  # fmt: skip
 """Names of the scalars at the head of `Layout.params`, in order."""
 
 REGIONS = (
     "counters", "floats", "clients", "blocks", "slots", "free_blocks", "free_slots", "live", "position",
     "starts", "tree", "mins", "raw", "times", "remover_live", "remover_position",
-    "remover_starts", "remover_tree", "remover_mins", "arena", "trajectories",
+    "remover_starts", "remover_tree", "remover_mins", "stamps", "remover_keys", "remover_stamps", "arena",
+    "trajectories",
 )  # fmt: skip
 """Regions behind the scalars, each as (offset, bytes)."""
 
@@ -60,8 +65,12 @@ REGIONS = (
     ITEM_COUNT, INSERTED_ITEMS, DELETED_ITEMS, SAMPLED_ITEMS, RESERVED_ITEMS,
     INSERTED, INSERTED_STEPS, EVICTED_COUNT, EVICTED_STEPS, EVICTED_EARLY, CONSUMED,
     DRAWS, REMOVER_DRAWS, OLDEST, NEWEST, LIVE_UNITS, LIVE_ITEMS, MOST_PER_UNIT, REMOVER_LIVE,
-    UPDATED, STALE, HELD_SLOTS, BASE_INSERTED, BASE_DELETED, BASE_SAMPLED,
+    UPDATED, STALE, HELD_SLOTS, STAMP, EPOCH, EPOCH_DRAWN,
 ) = range(37)  # fmt: skip
+
+# LIVE_ITEMS: items that can be drawn now; not counted where `Prioritized` may draw an item twice.
+# LIVE_UNITS: entries of the list of blocks (or slots) that `Uniform` draws from.
+# STAMP: insertions into and updates of heaps so far. EPOCH: epochs ended; EPOCH_DRAWN: items drawn of the running one.
 
 # Floats, float64: parameters first, then the largest raw priority so far.
 ALPHA, EPS, REMOVER_ALPHA, REMOVER_EPS, RATIO, LOW, HIGH, MAX_PRIORITY = range(8)
@@ -71,11 +80,13 @@ ALPHA, EPS, REMOVER_ALPHA, REMOVER_EPS, RATIO, LOW, HIGH, MAX_PRIORITY = range(8
     P_TABLE, P_SHARD, P_ROW_BITS, P_BLOCK_STEPS, P_BLOCK_BYTES, P_BLOCKS, P_SLOTS, P_RESERVE_BLOCKS,
     P_RESERVE_SLOTS, P_GENERATIONS, P_ITEM, P_LENGTH, P_STRIDE, P_EDGE, P_STEP_N, P_ITEMS_PER_BLOCK,
     P_SAMPLER, P_REMOVER, P_CAPACITY_KIND, P_CAPACITY, P_MAX_LENGTH, P_MIN_SIZE, P_RATIO, P_MAX_TIMES, P_SEED,
-) = range(25)  # fmt: skip
+    P_OVER, P_DISTINCT, P_MOST,
+) = range(28)  # fmt: skip
 
 # Regions of `params`, as indices of their (offset, bytes) pairs.
 (
     R_COUNTERS, R_FLOATS, R_CLIENTS, R_BLOCKS, R_SLOTS, R_FREE_BLOCKS, R_FREE_SLOTS, R_LIVE, R_POSITION,
     R_STARTS, R_TREE, R_MINS, R_RAW, R_TIMES, R_REMOVER_LIVE, R_REMOVER_POSITION,
-    R_REMOVER_STARTS, R_REMOVER_TREE, R_REMOVER_MINS, R_ARENA, R_TRAJECTORIES,
+    R_REMOVER_STARTS, R_REMOVER_TREE, R_REMOVER_MINS, R_STAMPS, R_REMOVER_KEYS,
+    R_REMOVER_STAMPS, R_ARENA, R_TRAJECTORIES,
 ) = range(len(PARAMS), len(PARAMS) + 2 * len(REGIONS), 2)  # fmt: skip

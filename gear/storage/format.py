@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gear.errors import SchemaError
-from gear.schema import Prioritized, SampleToInsertRatio, to_bytes
+from gear.schema import MinSize, Prioritized, to_bytes
 from gear.storage import fields as f
 from gear.storage.layout import FORMAT
 
@@ -52,7 +52,7 @@ def start(segment: npt.NDArray[np.uint8], layout: Layout) -> None:
     for at, rule in ((f.ALPHA, table.sampler), (f.REMOVER_ALPHA, table.remover)):
         if isinstance(rule, Prioritized):
             floats[at : at + 2] = rule.alpha, rule.eps
-    if isinstance(table.limiter, SampleToInsertRatio):
+    if not isinstance(table.limiter, MinSize):
         floats[f.RATIO] = table.limiter.samples_per_insert
         floats[f.LOW : f.HIGH + 1] = table.limiter.bounds
     floats[f.MAX_PRIORITY] = 1.0

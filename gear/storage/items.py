@@ -1,4 +1,4 @@
-"""Items of a slot: how many there are, where each lies, and their way into and out of the sampler.
+"""Items of a slot: how many there are and where each lies.
 
 The items of a trajectory are its positions 0, stride, 2 * stride, ...; the first `ITEMS` of them are
 drawable. An item's index in per-item arrays is its slot (whole trajectories) or
@@ -10,11 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from gear.kernels.compile import kernel
-from gear.kernels.host import tree_update
-from gear.selection import uniform
-from gear.selection.prioritized import leaf
 from gear.storage import fields as f
-from gear.storage.directory import float32s, float64s, int32s, int64s
+from gear.storage.directory import int32s, int64s
 
 
 @kernel
@@ -49,22 +46,55 @@ def item_index(params, block, ordinal, item):
 
 
 @kernel
-def indices(segment, params, slot, begin, end):
-    """Item indices of the slot's items begin..end-1, int64[end - begin]."""
-    out = np.empty(end - begin, np.int64)
+def item_of(params, blocks, block, row):
+    """Item index of a row of a block in use (its slot for whole trajectories)."""
     if params[f.P_ITEM] == f.WHOLE:
-        if end > begin:
-            out[0] = slot
-        return out
+        return np.int64(blocks[block * f.BLOCK_FIELDS + f.SLOT])
+    return block * params[f.P_ITEMS_PER_BLOCK] + (row - block * params[f.P_BLOCK_STEPS]) // params[f.P_STRIDE]
+
+
+@kernel
+def block_at(segment, params, slot, ordinal):
+    """The slot's block number `ordinal`: found at once in a contiguous chain, else from the nearer end."""
     blocks = int32s(segment, params, f.R_BLOCKS)
     slots = int64s(segment, params, f.R_SLOTS)
+    block = slots[slot * f.SLOT_FIELDS + f.FIRST]
+    guess = block + ordinal
+    if guess < params[f.P_BLOCKS]:
+        record = guess * f.BLOCK_FIELDS
+        if blocks[record + f.SLOT] == slot and blocks[record + f.ORDINAL] == ordinal:
+            return guess
+    last = slots[slot * f.SLOT_FIELDS + f.LAST]
+    behind = blocks[last * f.BLOCK_FIELDS + f.ORDINAL] - ordinal
+    if behind < ordinal:
+        for _ in range(behind):
+            last = np.int64(blocks[last * f.BLOCK_FIELDS + f.PREVIOUS])
+        return last
+    for _ in range(ordinal):
+        block = np.int64(blocks[block * f.BLOCK_FIELDS + f.NEXT])
+    return block
+
+
+@kernel
+def item_at(segment, params, slot, item):
+    """Index of the slot's item number `item`."""
+    if params[f.P_ITEM] == f.WHOLE:
+        return slot
+    ordinal = item * params[f.P_STRIDE] // params[f.P_BLOCK_STEPS]
+    return item_index(params, block_at(segment, params, slot, ordinal), ordinal, item)
+
+
+@kernel
+def indices(segment, params, slot, begin, end):
+    """Item indices of the slot's items begin..end-1, int64[end - begin]."""
+    out = np.empty(max(0, end - begin), np.int64)
     if end <= begin:
         return out
-    # New items lie near the end of the chain: walking back keeps appending linear.
-    block = slots[slot * f.SLOT_FIELDS + f.LAST]
-    target = begin * params[f.P_STRIDE] // params[f.P_BLOCK_STEPS]
-    while blocks[block * f.BLOCK_FIELDS + f.ORDINAL] > target:
-        block = np.int64(blocks[block * f.BLOCK_FIELDS + f.PREVIOUS])
+    if params[f.P_ITEM] == f.WHOLE:
+        out[0] = slot
+        return out
+    blocks = int32s(segment, params, f.R_BLOCKS)
+    block = block_at(segment, params, slot, begin * params[f.P_STRIDE] // params[f.P_BLOCK_STEPS])
     item = begin
     while item < end:
         ordinal = np.int64(blocks[block * f.BLOCK_FIELDS + f.ORDINAL])
@@ -74,180 +104,3 @@ def indices(segment, params, slot, begin, end):
             item += 1
         block = np.int64(blocks[block * f.BLOCK_FIELDS + f.NEXT])
     return out
-
-
-@kernel
-def add_uniform(segment, params, units, amounts):
-    """Raise the item count of each unit, int64[N] each."""
-    counters = int64s(segment, params, f.R_COUNTERS)
-    live = int64s(segment, params, f.R_LIVE)
-    position = int32s(segment, params, f.R_POSITION)
-    for k in range(units.shape[0]):
-        size = uniform.raise_count(live, position, counters[f.LIVE_UNITS], units[k], amounts[k])
-        counters[f.LIVE_UNITS] = size
-        counters[f.LIVE_ITEMS] += amounts[k]
-        most = uniform.count(live, position, size, units[k])
-        counters[f.MOST_PER_UNIT] = max(counters[f.MOST_PER_UNIT], most)
-
-
-@kernel
-def take_uniform(segment, params, unit, amount):
-    """Lower the item count of a unit; at zero it leaves the list of live units. `amount` -1: all of them."""
-    counters = int64s(segment, params, f.R_COUNTERS)
-    live = int64s(segment, params, f.R_LIVE)
-    position = int32s(segment, params, f.R_POSITION)
-    if amount < 0:
-        amount = uniform.count(live, position, counters[f.LIVE_UNITS], unit)
-        if amount == 0:
-            return
-    counters[f.LIVE_UNITS] = uniform.lower_count(live, position, counters[f.LIVE_UNITS], unit, amount)
-    counters[f.LIVE_ITEMS] -= amount
-
-
-@kernel
-def set_leaves(segment, params, items, priorities):
-    """Give items (int64[N], indices) their raw priorities (float64[N]) in the sampler's tree."""
-    floats = float64s(segment, params, f.R_FLOATS)
-    leaves = np.empty(items.shape[0])
-    for k in range(items.shape[0]):
-        leaves[k] = leaf(priorities[k], floats[f.ALPHA], floats[f.EPS])
-    tree_update(
-        float64s(segment, params, f.R_TREE),
-        float64s(segment, params, f.R_MINS),
-        int64s(segment, params, f.R_STARTS),
-        items,
-        leaves,
-    )
-
-
-@kernel
-def publish(segment, params, slot, begin, end, priorities, at, given):
-    """Make items begin..end-1 of `slot` drawable.
-
-    `given` of the float64 `priorities` from index `at` on are theirs: 0 (the largest so far), 1 (for all)
-    or one for each.
-    """
-    if end <= begin:
-        return
-    floats = float64s(segment, params, f.R_FLOATS)
-    raw = float32s(segment, params, f.R_RAW)
-    times = int32s(segment, params, f.R_TIMES)
-    prioritized = params[f.P_SAMPLER] == f.PRIORITIZED
-    items = indices(segment, params, slot, begin, end)
-    if prioritized or raw.shape[0] > 0:
-        values = np.empty(end - begin)
-        for k in range(end - begin):
-            if given == 0:
-                values[k] = floats[f.MAX_PRIORITY]
-            else:
-                values[k] = priorities[at if given == 1 else at + k]
-        for k in range(end - begin):
-            floats[f.MAX_PRIORITY] = max(floats[f.MAX_PRIORITY], values[k])
-        for k in range(end - begin if raw.shape[0] > 0 else 0):
-            raw[items[k]] = values[k]
-        if prioritized:
-            set_leaves(segment, params, items, values)
-    for k in range(end - begin if times.shape[0] > 0 else 0):
-        times[2 * items[k]] = 0
-        times[2 * items[k] + 1] = 0
-    if params[f.P_SAMPLER] == f.UNIFORM:
-        units = np.empty(end - begin, np.int64)
-        per_unit = 1 if params[f.P_ITEM] == f.WHOLE else params[f.P_ITEMS_PER_BLOCK]
-        amounts = np.empty(end - begin, np.int64)
-        n = 0
-        for k in range(end - begin):
-            unit = items[k] // per_unit
-            if n > 0 and units[n - 1] == unit:
-                amounts[n - 1] += 1
-            else:
-                units[n] = unit
-                amounts[n] = 1
-                n += 1
-        add_uniform(segment, params, units[:n], amounts[:n])
-
-
-@kernel
-def withdraw(segment, params, slot):
-    """Take every item of `slot` out of the sampler."""
-    slots = int64s(segment, params, f.R_SLOTS)
-    n = slots[slot * f.SLOT_FIELDS + f.ITEMS]
-    if n == 0:
-        return
-    if params[f.P_SAMPLER] == f.PRIORITIZED:
-        items = indices(segment, params, slot, 0, n)
-        tree_update(
-            float64s(segment, params, f.R_TREE),
-            float64s(segment, params, f.R_MINS),
-            int64s(segment, params, f.R_STARTS),
-            items,
-            np.zeros(n),
-        )
-    elif params[f.P_SAMPLER] == f.UNIFORM:
-        if params[f.P_ITEM] == f.WHOLE:
-            take_uniform(segment, params, slot, -1)
-            return
-        blocks = int32s(segment, params, f.R_BLOCKS)
-        block = slots[slot * f.SLOT_FIELDS + f.FIRST]
-        while block >= 0:
-            take_uniform(segment, params, block, -1)
-            block = np.int64(blocks[block * f.BLOCK_FIELDS + f.NEXT])
-
-
-@kernel
-def add_to_remover(segment, params, slot):
-    """A closed slot may be removed from now on."""
-    counters = int64s(segment, params, f.R_COUNTERS)
-    if params[f.P_REMOVER] == f.UNIFORM:
-        counters[f.REMOVER_LIVE] = uniform.raise_count(
-            int64s(segment, params, f.R_REMOVER_LIVE),
-            int32s(segment, params, f.R_REMOVER_POSITION),
-            counters[f.REMOVER_LIVE],
-            slot,
-            1,
-        )
-    elif params[f.P_REMOVER] == f.PRIORITIZED:
-        weigh_for_remover(segment, params, slot)
-
-
-@kernel
-def weigh_for_remover(segment, params, slot):
-    """A closed slot weighs what its largest item priority weighs."""
-    slots = int64s(segment, params, f.R_SLOTS)
-    floats = float64s(segment, params, f.R_FLOATS)
-    raw = float32s(segment, params, f.R_RAW)
-    items = indices(segment, params, slot, 0, slots[slot * f.SLOT_FIELDS + f.ITEMS])
-    largest = 0.0
-    for k in range(items.shape[0]):
-        largest = max(largest, raw[items[k]])
-    _set_remover_leaf(segment, params, slot, leaf(largest, floats[f.REMOVER_ALPHA], floats[f.REMOVER_EPS]))
-
-
-@kernel
-def _set_remover_leaf(segment, params, slot, value):
-    items = np.empty(1, np.int64)
-    leaves = np.empty(1)
-    items[0] = slot
-    leaves[0] = value
-    tree_update(
-        float64s(segment, params, f.R_REMOVER_TREE),
-        float64s(segment, params, f.R_REMOVER_MINS),
-        int64s(segment, params, f.R_REMOVER_STARTS),
-        items,
-        leaves,
-    )
-
-
-@kernel
-def take_from_remover(segment, params, slot):
-    """A slot that leaves is no candidate any more."""
-    counters = int64s(segment, params, f.R_COUNTERS)
-    if params[f.P_REMOVER] == f.UNIFORM:
-        counters[f.REMOVER_LIVE] = uniform.lower_count(
-            int64s(segment, params, f.R_REMOVER_LIVE),
-            int32s(segment, params, f.R_REMOVER_POSITION),
-            counters[f.REMOVER_LIVE],
-            slot,
-            1,
-        )
-    elif params[f.P_REMOVER] == f.PRIORITIZED:
-        _set_remover_leaf(segment, params, slot, 0.0)

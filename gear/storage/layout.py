@@ -21,10 +21,15 @@ from gear.schema import (
     DTYPES,
     Bytes,
     Column,
+    Epochs,
     Fifo,
+    Lifo,
+    MaxHeap,
+    MinHeap,
     MinSize,
     Prioritized,
-    SampleToInsertRatio,
+    Queue,
+    Stack,
     Step,
     Steps,
     Table,
@@ -34,11 +39,12 @@ from gear.schema import (
     Window,
 )
 from gear.storage import fields as f
+from gear.storage.regions import Region, remover_arrays, sampler_arrays, tree_starts, up
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-FORMAT = 1
+FORMAT = 2
 """Version of the segment format, raised with every incompatible change."""
 
 ALIGN = 64
@@ -56,6 +62,12 @@ COMMIT_ENTRY = np.dtype(
     ]
 )
 """One commit on the wire; block numbers and priorities follow in arrays of their own, in entry order."""
+
+
+_KINDS: dict[type | None, int] = {
+    Uniform: f.UNIFORM, Prioritized: f.PRIORITIZED, Fifo: f.FIFO, Lifo: f.LIFO, MaxHeap: f.MAX_HEAP,
+    MinHeap: f.MIN_HEAP, Epochs: f.EPOCHS,
+}  # fmt: skip
 
 
 class Grant(NamedTuple):
@@ -77,38 +89,6 @@ class Placement:
     offset: int
     stride: int
     width: int
-
-
-@dataclass(frozen=True)
-class Region:
-    """A typed, aligned part of the segment."""
-
-    name: str
-    dtype: str
-    count: int
-    offset: int
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the region."""
-        return self.count * np.dtype(self.dtype).itemsize
-
-
-def _up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
-
-
-def tree_starts(leaves: int) -> list[int]:
-    """Start of each level of a sum tree over `leaves`, leaves first, then one past the end.
-
-    Each level is padded to a multiple of FAN; the last level is one node of FAN values.
-    """
-    starts, size = [0], _up(max(leaves, 1), f.FAN)
-    while True:
-        starts.append(starts[-1] + size)
-        if size == f.FAN:
-            return starts
-        size = _up(size // f.FAN, f.FAN)
 
 
 class Layout:
@@ -172,7 +152,8 @@ class Layout:
         self.items_per_block = -(-steps // stride)
         whole = isinstance(table.item, Whole)
         self.items = self.slots if whole else self.blocks * self.items_per_block
-        self.units = self.slots if whole else self.blocks
+        self.by_trajectory = not whole and table.sampler == Uniform("trajectories")
+        self.units = self.slots if whole or self.by_trajectory else self.blocks
         self._place_regions()
 
     def _place_columns(self) -> None:
@@ -182,7 +163,7 @@ class Layout:
         at = 0
         if self.interleaved:
             widest = max(DTYPES[c.dtype] for c in per_step)
-            row = _up(sum(c.row_bytes for c in per_step), widest)
+            row = up(sum(c.row_bytes for c in per_step), widest)
             for column in sorted(per_step, key=lambda c: -DTYPES[c.dtype]):
                 placements[column.name] = Placement(column, at, row, column.row_bytes)
                 at += column.row_bytes
@@ -190,11 +171,11 @@ class Layout:
         else:
             for column in sorted(per_step, key=lambda c: -DTYPES[c.dtype]):
                 strip = column.row_bytes * self.block_steps
-                at = _up(at, ALIGN if strip >= 512 else DTYPES[column.dtype])
+                at = up(at, ALIGN if strip >= 512 else DTYPES[column.dtype])
                 placements[column.name] = Placement(column, at, column.row_bytes, column.row_bytes)
                 at += strip
             size = at
-        self.block_bytes = _up(size, ALIGN if size >= 512 else 8)
+        self.block_bytes = up(size, ALIGN if size >= 512 else 8)
         self._placements = placements
 
     def _place_regions(self) -> None:
@@ -204,7 +185,7 @@ class Layout:
 
         def add(name: str, dtype: str, count: int, align: int = ALIGN) -> None:
             nonlocal at
-            at = _up(at, align)
+            at = up(at, align)
             regions[name] = Region(name, dtype, count, at)
             at += regions[name].nbytes
 
@@ -216,40 +197,21 @@ class Layout:
         add("slots", "int64", self.slots * f.SLOT_FIELDS)
         add("free_blocks", "int32", self.blocks)
         add("free_slots", "int32", self.slots)
-        uniform = isinstance(table.sampler, Uniform)
-        tree = tree_starts(self.items) if isinstance(table.sampler, Prioritized) else [0]
-        rtree = tree_starts(self.slots) if isinstance(table.remover, Prioritized) else [0]
-        self.tree_levels = {"": tree[:-1], "remover_": rtree[:-1]}
-        units = self.units if uniform else 0
-        add("live", "int64", units)
-        add("position", "int32", units)
-        self._add_tree(add, "", tree)
-        raw = isinstance(table.remover, Prioritized) or (
-            isinstance(table.sampler, Prioritized) and (table.sampler.alpha == 0 or table.max_times_sampled > 0)
-        )
-        add("raw", "float32", self.items if raw else 0)
-        add("times", "int32", 2 * self.items if table.max_times_sampled else 0)
-        rlive = self.slots if isinstance(table.remover, Uniform) else 0
-        add("remover_live", "int64", rlive)
-        add("remover_position", "int32", rlive)
-        self._add_tree(add, "remover_", rtree)
+        for array in (*sampler_arrays(table, self.items, self.units), *remover_arrays(table, self.slots)):
+            add(*array)
+        sampled = tree_starts(self.items) if isinstance(table.sampler, Prioritized) else [0]
+        removed = tree_starts(self.slots) if isinstance(table.remover, Prioritized) else [0]
+        self.tree_levels = {"": sampled[:-1], "remover_": removed[:-1]}
         self.directory_bytes = at
         add("arena", "uint8", self.blocks * self.block_bytes, HUGE_PAGE if at > HUGE_PAGE else 4096)
         offset = 0
         for column in table.columns:
             if column.per == "trajectory":
-                stride = _up(column.row_bytes, DTYPES[column.dtype])
+                stride = up(column.row_bytes, DTYPES[column.dtype])
                 self._placements[column.name] = Placement(column, offset, stride, column.row_bytes)
-                offset = _up(offset + stride * self.slots, ALIGN)
+                offset = up(offset + stride * self.slots, ALIGN)
         add("trajectories", "uint8", offset)
-        self.regions, self.nbytes = regions, _up(at, 4096)
-
-    @staticmethod
-    def _add_tree(add: object, prefix: str, starts: list[int]) -> None:
-        levels = len(starts) - 1
-        add(f"{prefix}starts", "int64", levels)  # type: ignore[operator]
-        add(f"{prefix}tree", "float64", starts[-1])  # type: ignore[operator]
-        add(f"{prefix}mins", "float64", starts[-1] - starts[1] if levels else 0)  # type: ignore[operator]
+        self.regions, self.nbytes = regions, up(at, 4096)
 
     @property
     def placements(self) -> dict[str, Placement]:
@@ -265,7 +227,7 @@ class Layout:
         """The layout as kernels read it: int64, indexed by `PARAMS` and `REGIONS`."""
         table, item = self.table, self.table.item
         window = item if isinstance(item, Window) else None
-        kinds = {Uniform: f.UNIFORM, Prioritized: f.PRIORITIZED, Fifo: f.FIFO}
+        limiter = table.limiter
         values = {
             "table": self.index,
             "shard": self.shard,
@@ -283,15 +245,18 @@ class Layout:
             "edge": {"inside": f.INSIDE, "tail": f.TAIL, "head": f.HEAD}[window.edge] if window else f.TAIL,
             "step_n": item.n if isinstance(item, Step) else 0,
             "items_per_block": self.items_per_block,
-            "sampler": kinds[type(table.sampler)],
-            "remover": kinds[type(table.remover)],
+            "sampler": _KINDS[type(table.sampler)],
+            "remover": _KINDS[type(table.remover)],
             "capacity_kind": {Steps: f.STEPS, Trajectories: f.TRAJECTORIES, Bytes: f.BYTES}[type(table.capacity)],
             "capacity": self.data_blocks if isinstance(table.capacity, Bytes) else table.capacity.n,
             "max_length": self.max_length,
-            "min_size": table.limiter.n if isinstance(table.limiter, MinSize) else table.limiter.min_size,
-            "ratio": int(isinstance(table.limiter, SampleToInsertRatio)),
+            "min_size": limiter.n if isinstance(limiter, MinSize) else limiter.min_size,
+            "ratio": int(not isinstance(limiter, MinSize)),
             "max_times": table.max_times_sampled,
             "seed": table.seed,
+            "over": int(self.by_trajectory),
+            "distinct": int(table.distinct),
+            "most": limiter.size if isinstance(limiter, (Queue, Stack)) else 0,
         }
         assert tuple(values) == f.PARAMS
         head = list(values.values())

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gear.errors import DeadlineExceeded, GearError, ProtocolError
+from gear.schema import Queue, Stack
 from gear.storage import fields as f
 
 if TYPE_CHECKING:
@@ -130,7 +131,9 @@ class RequestQueue:
                 self.advance()
 
     def _try_select(self, request: _Select) -> bool:
-        result = self.stored.select(request.client, request.size, request.parties, request.ttl, request.credit)
+        # A queue may be full before it holds a batch: then a short one makes room for who waits with more.
+        hurry = bool(self._commits or self._allocates)
+        result = self.stored.select(request.client, request.size, request.parties, request.ttl, request.credit, hurry)
         if isinstance(result, int):
             request.credit = result
             return False
@@ -262,7 +265,9 @@ class RequestQueue:
             self._selects = deque(r for r in self._selects if r.deadline > now)
             for request in late:
                 self.stored.unreserve(request.credit)
-                request.done(DeadlineExceeded(f"sample of {request.size} timed out: {self.sample_obstacle()}"))
+                request.done(
+                    DeadlineExceeded(f"sample of {request.size} timed out: {self.sample_obstacle(request.size)}")
+                )
         expired = [r for r in self._allocates if r.deadline <= now]
         if expired:
             self._allocates = deque(r for r in self._allocates if r.deadline > now)
@@ -278,8 +283,8 @@ class RequestQueue:
         """Earliest deadline of a parked request, by `time.monotonic()`."""
         return min((r.deadline for waiting in (self._selects, self._allocates) for r in waiting), default=None)
 
-    def sample_obstacle(self) -> str:
-        """What a sample waits for, in words."""
+    def sample_obstacle(self, size: int) -> str:
+        """What a sample of `size` items waits for, in words."""
         counters, table = self.stored.counters, self.stored.table
         items = int(counters[f.ITEM_COUNT])
         least = self.stored.params[f.P_MIN_SIZE]
@@ -287,12 +292,18 @@ class RequestQueue:
             return f"table {table.name!r} holds {items} items and its limiter wants at least {least}; insert more"
         if not self.stored.drawable:
             return f"table {table.name!r} holds {items} items, none of which can be drawn (zero priority or used up)"
+        if table.distinct and counters[f.LIVE_ITEMS] < size:
+            return (
+                f"table {table.name!r}: {int(counters[f.LIVE_ITEMS])} items can be drawn and a batch of {size} "
+                "distinct ones needs as many; insert more, ask for fewer, or declare distinct=False"
+            )
         return f"the limiter {table.limiter} of table {table.name!r} waits for inserts ({self._balance()})"
 
     def insert_obstacle(self) -> str:
         """What an insert waits for, in words."""
         table = self.stored.table
-        return f"the limiter {table.limiter} of table {table.name!r} waits for samples ({self._balance()})"
+        what = "samples, or for room that they make" if isinstance(table.limiter, (Queue, Stack)) else "samples"
+        return f"the limiter {table.limiter} of table {table.name!r} waits for {what} ({self._balance()})"
 
     def memory_obstacle(self) -> str:
         """Who keeps blocks from being reused, in words."""

@@ -20,7 +20,7 @@ def sample(segment, params, size, plan, pads, ids, starts, lengths, probabilitie
 
     Not done, and nothing changed, where the limiter or the items do not give `size` items now.
     """
-    n, credit, smallest = select(segment, params, size, 0, 0, ids, starts, lengths, probabilities)
+    n, credit, smallest = select(segment, params, size, 0, False, 0, ids, starts, lengths, probabilities)
     if n < size:  # used-up items make a short draw: it goes back whole
         int64s(segment, params, f.R_COUNTERS)[f.RESERVED_ITEMS] -= credit
         settle(segment, params, ids[:n], False)

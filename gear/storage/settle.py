@@ -8,23 +8,15 @@ from __future__ import annotations
 import numpy as np
 
 from gear.kernels.compile import kernel
+from gear.selection import distinct
 from gear.selection.prioritized import refused
 from gear.storage import fields as f
-from gear.storage.directory import float32s, float64s, int32s, int64s
+from gear.storage.directory import float64s, int32s, int64s
 from gear.storage.evict import evict, unpin
-from gear.storage.items import (
-    add_uniform,
-    set_leaves,
-    weigh_for_remover,
-)
-
-
-@kernel
-def _item_of(params, blocks, block, row):
-    """Item index of a row of a block in use (its slot for whole trajectories)."""
-    if params[f.P_ITEM] == f.WHOLE:
-        return np.int64(blocks[block * f.BLOCK_FIELDS + f.SLOT])
-    return block * params[f.P_ITEMS_PER_BLOCK] + (row - block * params[f.P_BLOCK_STEPS]) // params[f.P_STRIDE]
+from gear.storage.items import item_of
+from gear.storage.remover import by_priority, weigh
+from gear.storage.sampler import is_heap, reweigh
+from gear.storage.uses import give_back, restore
 
 
 @kernel
@@ -49,7 +41,7 @@ def settle(segment, params, ids, delivered):
     counters[f.RESERVED_ITEMS] -= ids.shape[0]
     if delivered:
         counters[f.SAMPLED_ITEMS] += ids.shape[0]
-    if params[f.P_MAX_TIMES] == 0:
+    if params[f.P_MAX_TIMES] == 0 and (delivered or params[f.P_SAMPLER] != f.EPOCHS):
         return
     slots = int64s(segment, params, f.R_SLOTS)
     blocks = int32s(segment, params, f.R_BLOCKS)
@@ -60,7 +52,7 @@ def settle(segment, params, ids, delivered):
         block = row // params[f.P_BLOCK_STEPS]
         slot = np.int64(blocks[block * f.BLOCK_FIELDS + f.SLOT])
         at = slot * f.SLOT_FIELDS
-        item = _item_of(params, blocks, block, row)
+        item = item_of(params, blocks, block, row)
         stored = slots[at + f.STATE] == f.OPEN or slots[at + f.STATE] == f.CLOSED
         if not stored:
             continue
@@ -73,18 +65,12 @@ def settle(segment, params, ids, delivered):
                 if slots[at + f.STATE] == f.CLOSED and slots[at + f.GONE] == slots[at + f.ITEMS]:
                     evict(segment, params, slot, True)
             continue
-        times[2 * item] -= 1
-        if times[2 * item] == params[f.P_MAX_TIMES] - 1:  # it was out of the draws and comes back
-            if params[f.P_SAMPLER] == f.UNIFORM:
-                per_unit = 1 if params[f.P_ITEM] == f.WHOLE else params[f.P_ITEMS_PER_BLOCK]
-                unit, one = np.empty(1, np.int64), np.ones(1, np.int64)
-                unit[0] = item // per_unit
-                add_uniform(segment, params, unit, one)
-            elif params[f.P_SAMPLER] == f.PRIORITIZED:
-                which, value = np.empty(1, np.int64), np.empty(1)
-                which[0], value[0] = item, float32s(segment, params, f.R_RAW)[item]
-                set_leaves(segment, params, which, value)
-        slots[at + f.CURSOR] = 0
+        if params[f.P_MAX_TIMES] > 0:
+            times[2 * item] -= 1
+            if times[2 * item] == params[f.P_MAX_TIMES] - 1:  # it was out of the draws and comes back
+                restore(segment, params, item)
+                continue
+        give_back(segment, params, item)
 
 
 @kernel
@@ -100,14 +86,17 @@ def update(segment, params, ids, priorities):
     floats = float64s(segment, params, f.R_FLOATS)
     slots = int64s(segment, params, f.R_SLOTS)
     blocks = int32s(segment, params, f.R_BLOCKS)
-    raw = float32s(segment, params, f.R_RAW)
+    raw = float64s(segment, params, f.R_RAW)
+    in_heap = is_heap(params)
     times = int32s(segment, params, f.R_TIMES)
     row_mask = (np.int64(1) << params[f.P_ROW_BITS]) - 1
     generation_mask = (np.int64(1) << (f.ID_SHARD_SHIFT - params[f.P_ROW_BITS])) - 1
     prefix = params[f.P_TABLE] << (f.ID_TABLE_SHIFT - f.ID_SHARD_SHIFT) | params[f.P_SHARD]
     items = np.empty(ids.shape[0], np.int64)
     values = np.empty(ids.shape[0])
-    n, applied = 0, 0
+    touched = np.empty(ids.shape[0], np.int64)
+    n, applied, n_touched = 0, 0, 0
+    seen = distinct.room(ids.shape[0] if by_priority(params) else 0)
     for k in range(ids.shape[0]):
         row = ids[k] & row_mask
         block = row // params[f.P_BLOCK_STEPS]
@@ -126,24 +115,21 @@ def update(segment, params, ids, priorities):
                 continue
         elif t % params[f.P_STRIDE] != 0 or t // params[f.P_STRIDE] >= slots[at + f.ITEMS]:
             continue
-        item = _item_of(params, blocks, block, row)
+        item = item_of(params, blocks, block, row)
         applied += 1
         floats[f.MAX_PRIORITY] = max(floats[f.MAX_PRIORITY], priorities[k])
-        if raw.shape[0] > 0:
+        if by_priority(params) and slots[at + f.STATE] == f.CLOSED and distinct.is_new(seen, slot):
+            touched[n_touched] = slot
+            n_touched += 1
+        spent = times.shape[0] > 0 and times[2 * item] >= params[f.P_MAX_TIMES]
+        if raw.shape[0] > 0 and (spent or not in_heap):  # the keys of a heap change one by one, with their places
             raw[item] = priorities[k]
-        if times.shape[0] > 0 and times[2 * item] >= params[f.P_MAX_TIMES]:
-            continue
-        items[n], values[n] = item, priorities[k]
-        n += 1
-    if params[f.P_SAMPLER] == f.PRIORITIZED:
-        set_leaves(segment, params, items[:n], values[:n])
-    if params[f.P_REMOVER] == f.PRIORITIZED:
-        for k in range(n):
-            slot = items[k]
-            if params[f.P_ITEM] != f.WHOLE:
-                slot = np.int64(blocks[(items[k] // params[f.P_ITEMS_PER_BLOCK]) * f.BLOCK_FIELDS + f.SLOT])
-            if slots[slot * f.SLOT_FIELDS + f.STATE] == f.CLOSED:
-                weigh_for_remover(segment, params, slot)
+        if not spent:
+            items[n], values[n] = item, priorities[k]
+            n += 1
+    reweigh(segment, params, items[:n], values[:n])
+    for k in range(n_touched):
+        weigh(segment, params, touched[k])
     counters[f.UPDATED] += applied
     counters[f.STALE] += ids.shape[0] - applied
     return applied, -1

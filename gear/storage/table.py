@@ -15,9 +15,9 @@ import numpy as np
 
 from gear.batch import Selection, Update
 from gear.errors import DataError, InsufficientMemory, ProtocolError
-from gear.schema import Prioritized, Table
+from gear.schema import MaxHeap, MinHeap, Prioritized, Table
 from gear.storage import commit as commits
-from gear.storage import draw, format, memory, sample, settle
+from gear.storage import draw, format, memory, room, sample, settle
 from gear.storage import fields as f
 from gear.storage.blocks import end_leases, lease
 from gear.storage.evict import evict, unpin
@@ -162,7 +162,7 @@ class StoredTable:
                 f"table {self.table.name!r}: a trajectory takes at most {longest} blocks (max_length "
                 f"{self.layout.max_length} steps) and one slot, not {blocks} blocks and {slots} slots"
             )
-        if not commits.room_for_lease(self.segment, self.params, blocks, slots):
+        if not room.room_for_lease(self.segment, self.params, blocks, slots):
             return None
         return self._lease(client, blocks, slots)
 
@@ -270,16 +270,19 @@ class StoredTable:
         """Return credit that was reserved and not drawn."""
         self.counters[f.RESERVED_ITEMS] -= credit
 
-    def select(self, client: int, size: int, parties: int, ttl: float, credit: int = 0) -> Selection | int:
+    def select(
+        self, client: int, size: int, parties: int, ttl: float, credit: int = 0, hurry: bool = False
+    ) -> Selection | int:
         """Reserve limiter credit, draw and pin `size` items; the credit so far if that is not possible yet.
 
         Credit reserved by an earlier attempt is passed in again; what will not be used any more goes back
-        by `unreserve`. Fewer items come only where `max_times_sampled` uses them up.
+        by `unreserve`. Fewer items come only where `max_times_sampled` uses them up, where a queue or stack
+        holds no more, and from one when somebody waits for room in it (`hurry`).
         """
         ids, starts = np.empty(size, np.int64), np.empty(size, np.int64)
         lengths, probabilities = np.empty(size, np.int32), np.empty(size, np.float64)
         n, credit, smallest = draw.select(
-            self.segment, self.params, size, credit, 1, ids, starts, lengths, probabilities
+            self.segment, self.params, size, credit, hurry, 1, ids, starts, lengths, probabilities
         )
         if n == 0:
             return credit
@@ -318,7 +321,8 @@ class StoredTable:
     @property
     def keeps_priorities(self) -> bool:
         """Whether sampler or remover uses priorities."""
-        return isinstance(self.table.sampler, Prioritized) or isinstance(self.table.remover, Prioritized)
+        by_priority = (Prioritized, MaxHeap, MinHeap)
+        return isinstance(self.table.sampler, by_priority) or isinstance(self.table.remover, by_priority)
 
     def update(self, ids: npt.NDArray[np.int64], priorities: npt.NDArray[np.float64]) -> Update:
         """Set raw priorities by id; ids of evicted data are counted as stale.
@@ -362,7 +366,7 @@ class StoredTable:
             "items": f.ITEM_COUNT, "trajectories": f.STORED, "steps": f.STORED_STEPS,
             "inserted_trajectories": f.INSERTED, "inserted_steps": f.INSERTED_STEPS,
             "inserted_items": f.INSERTED_ITEMS, "deleted_items": f.DELETED_ITEMS,
-            "sampled_items": f.SAMPLED_ITEMS, "reserved_items": f.RESERVED_ITEMS, "draws": f.DRAWS,
+            "sampled_items": f.SAMPLED_ITEMS, "reserved_items": f.RESERVED_ITEMS, "draws": f.DRAWS, "epochs": f.EPOCH,
             "evicted_trajectories": f.EVICTED_COUNT, "evicted_steps": f.EVICTED_STEPS,
             "evicted_early": f.EVICTED_EARLY, "consumed_trajectories": f.CONSUMED,
             "updated_priorities": f.UPDATED, "stale_updates": f.STALE,

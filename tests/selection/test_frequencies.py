@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gear.schema import Prioritized, Steps, Uniform, Whole, Window
+from gear.schema import Prioritized, Step, Steps, Trajectories, Uniform, Whole, Window
+from gear.storage import fields as f
+from gear.storage.items import item_of
+from gear.storage.uses import use
 from tests.storage.actors import Actor, make
 
 FALSE_ALARM = 1e-6
@@ -58,6 +61,52 @@ def test_uniform_frequencies_are_flat_over_items_of_mixed_trajectories(item):
     seen = counts(actor, 1 << 20)
     assert len(seen) == stored.info()["items"]
     assert stats.chisquare(list(seen.values())).pvalue > FALSE_ALARM
+
+
+@pytest.mark.parametrize("item", [Step(0), Window(4), Window(3, 2, "head")])
+@pytest.mark.parametrize("times", [0, 3])
+def test_over_trajectories_each_has_the_same_share_and_so_has_each_of_its_items(item, times):
+    """Origin: TorchRL, observed. Uniform removal scatters the chains of blocks; some items are used up on the way."""
+    stored = make(
+        capacity=Trajectories(60), item=item, sampler=Uniform("trajectories"), remover=Uniform(), seed=7, block_steps=4,
+        mean_length=12, publish="end", max_times_sampled=10**6 if times else 0,
+    )  # fmt: skip
+    actor = Actor(stored)
+    rng = np.random.default_rng(3)
+    for n in range(400):
+        actor.insert(n, int(rng.integers(1, 25)))
+    if times:  # from here on these can not be drawn, and the others of their trajectories get their shares
+        spent = np.unique(draw(actor, 40).ids)
+        for item_id in spent.tolist():
+            spend(stored, item_id, 10**6)
+    seen = counts(actor, 1 << 18)
+    slot_of = {i: slot_index(stored, i) for i in seen}
+    sizes: dict[int, int] = {}
+    for slot in slot_of.values():
+        sizes[slot] = sizes.get(slot, 0) + 1
+    assert len(seen) == stored.counters[f.LIVE_ITEMS], "an item was never drawn"
+    ids = list(seen)
+    expected = np.array([1 / len(sizes) / sizes[slot_of[i]] for i in ids])
+    observed = np.array([seen[i] for i in ids])
+    assert stats.chisquare(observed, expected * observed.sum()).pvalue > FALSE_ALARM
+    chance = dict(zip(ids, expected.tolist(), strict=True))
+    batch = draw(actor, 200)
+    assert batch.probabilities == pytest.approx([chance[i] for i in batch.ids.tolist()])
+    assert batch.smallest <= min(chance.values()) * (1 + 1e-9)
+
+
+def slot_index(stored, item_id: int) -> int:
+    row = item_id & ((1 << stored.layout.row_bits) - 1)
+    return int(stored.layout.view(stored.segment, "blocks")[row // stored.layout.block_steps, f.SLOT])
+
+
+def spend(stored, item_id: int, most: int) -> None:
+    """As if the item had been handed out `most` times."""
+    params, row = stored.params, item_id & ((1 << stored.layout.row_bits) - 1)
+    blocks = stored.layout.view(stored.segment, "blocks").reshape(-1)
+    item = int(item_of(params, blocks, row // stored.layout.block_steps, row))
+    stored.layout.view(stored.segment, "times")[2 * item] = most - 1
+    use(stored.segment, params, np.array([item]))
 
 
 def test_the_reported_probability_is_the_one_used_while_priorities_change():

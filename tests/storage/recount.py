@@ -106,19 +106,30 @@ class Recount:
         assert c[f.STORED_STEPS] == self.slots[self.kept, f.LENGTH].sum(), "steps are miscounted"
         assert c[f.INSERTED_ITEMS] - c[f.DELETED_ITEMS] == c[f.ITEM_COUNT] == items, "items are miscounted"
         assert c[f.INSERTED] - c[f.EVICTED_COUNT] - c[f.CONSUMED] == len(self.kept), "a trajectory left uncounted"
+        if isinstance(self.table.limiter, (gear.Queue, gear.Stack)):
+            assert c[f.DELETED_ITEMS] == c[f.SAMPLED_ITEMS], "an item left a queue undelivered"
         used = {gear.Steps: "steps", gear.Trajectories: "trajectories", gear.Bytes: "used_bytes"}
         assert self.info[used[type(self.table.capacity)]] <= self.table.capacity.n, "the capacity is exceeded"
         assert self.info["used_blocks"] <= self.layout.data_blocks, "the reserve holds data"
 
     def sampler(self) -> None:
         """The sampler can draw the items that are not used up, and no others."""
-        sampler = self.table.sampler
+        sampler, live = self.table.sampler, self.view("live")
+        drawable = self.live
         if isinstance(sampler, gear.Uniform):
-            per_unit = 1 if isinstance(self.table.item, gear.Whole) else self.layout.items_per_block
-            live = self.view("live")[: self.counters[f.LIVE_UNITS]].tolist()
-            units = Counter(i // per_unit for i in self.live)
+            live = live[: self.counters[f.LIVE_UNITS]].tolist()
+            units = Counter(self.unit_of(i) for i in self.live)
             assert {entry & 0xFFFFFFFF: entry >> 32 for entry in live} == units, "the live units hold other items"
-            assert self.counters[f.LIVE_ITEMS] == len(self.live), "live items are miscounted"
+        if isinstance(sampler, (gear.MaxHeap, gear.MinHeap, gear.Epochs)):
+            live = live[: self.counters[f.LIVE_ITEMS]].tolist()
+            assert sorted(live) == sorted(self.live), "the list holds other items"
+            assert self.view("position")[live].tolist() == list(range(len(live))), "an item is not where it should be"
+        if isinstance(sampler, (gear.MaxHeap, gear.MinHeap)):
+            self.heap(live, self.view("raw"), self.view("stamps"), isinstance(sampler, gear.MaxHeap))
+        if isinstance(sampler, gear.Epochs):
+            assert 0 <= self.counters[f.EPOCH_DRAWN] <= len(live), "more items were drawn than there are"
+        if isinstance(sampler, (gear.Fifo, gear.Lifo)) and self.limit:
+            self.cursors()
         if isinstance(sampler, gear.Prioritized):
             tree, raw = self.view("tree"), self.view("raw")
             leaves = tree[: self.layout.items]
@@ -126,11 +137,38 @@ class Recount:
             drawable = self.live if sampler.eps else {i for i in self.live if (raw[i] if len(raw) else leaves[i]) > 0}
             assert found == drawable, "the leaves with mass are not the live items"
             assert np.isclose(tree[-f.FAN :].sum(), leaves.sum()), "the tree does not add up"
+        if not isinstance(sampler, gear.Prioritized) or self.table.distinct:
+            assert self.counters[f.LIVE_ITEMS] == len(drawable), "live items are miscounted"
+
+    def unit_of(self, item: int) -> int:
+        if isinstance(self.table.item, gear.Whole):
+            return item
+        block = item // self.layout.items_per_block
+        return int(self.blocks[block, f.SLOT]) if self.table.sampler == gear.Uniform("trajectories") else block
+
+    def cursors(self) -> None:
+        """What a cursor has passed over is used up, and its block is one of the slot's."""
+        for slot, items in self.items.items():
+            at, block = self.slots[slot, [f.CURSOR, f.CURSOR_BLOCK]].tolist()
+            passed = items[:at] if isinstance(self.table.sampler, gear.Fifo) else items[at:]
+            assert not self.live.intersection(passed), "a cursor passed over an item that can be drawn"
+            assert block in self.chains[slot], "a cursor stands in a block of another trajectory"
+
+    @staticmethod
+    def heap(entries: list[int], keys: np.ndarray, stamps: np.ndarray, largest: bool) -> None:
+        order = [(-keys[e] if largest else keys[e], stamps[e]) for e in entries]
+        assert all(order[(k - 1) // 2] < order[k] for k in range(1, len(order))), "the heap is out of order"
 
     def remover(self) -> None:
         if isinstance(self.table.remover, gear.Uniform):
             found = self.view("remover_live")[: self.counters[f.REMOVER_LIVE]] & 0xFFFFFFFF
             assert sorted(found.tolist()) == self.state[f.CLOSED], "the remover does not choose among closed slots"
+        if isinstance(self.table.remover, (gear.MaxHeap, gear.MinHeap)):
+            found = self.view("remover_live")[: self.counters[f.REMOVER_LIVE]].tolist()
+            keys, raw = self.view("remover_keys"), self.view("raw")
+            assert sorted(found) == self.state[f.CLOSED], "the remover does not choose among closed slots"
+            assert all(keys[s] == max(raw[self.items[s]], default=0) for s in found), "a slot has another priority"
+            self.heap(found, keys, self.view("remover_stamps"), isinstance(self.table.remover, gear.MaxHeap))
         if isinstance(self.table.remover, gear.Prioritized):
             found = np.flatnonzero(self.view("remover_tree")[: self.layout.slots])
             assert set(found.tolist()) <= set(self.state[f.CLOSED]), "the remover weighs a slot that is not closed"

@@ -12,10 +12,16 @@ from gear.schema import (
     DTYPES,
     Bytes,
     Column,
+    Epochs,
     Fifo,
+    Lifo,
+    MaxHeap,
+    MinHeap,
     MinSize,
     Prioritized,
+    Queue,
     SampleToInsertRatio,
+    Stack,
     Step,
     Steps,
     Table,
@@ -27,7 +33,8 @@ from gear.schema import (
     to_bytes,
 )
 from gear.storage import fields as f
-from gear.storage.layout import ALIGN, HUGE_PAGE, Layout, tree_starts
+from gear.storage.layout import ALIGN, HUGE_PAGE, Layout
+from gear.storage.regions import tree_starts
 from tests.strategies import tables
 
 MUJOCO = [Column("obs", (17,)), Column("action", (6,)), Column("reward"), Column("done", (), "bool")]
@@ -109,7 +116,7 @@ def test_views_are_typed_parts_of_the_segment_and_share_its_memory():
 def test_sampler_arrays_exist_only_where_the_sampler_needs_them():
     def present(**fields):
         regions = Layout(table(**fields)).regions
-        names = ("live", "tree", "raw", "times", "remover_live", "remover_tree")
+        names = ("live", "tree", "raw", "stamps", "times", "remover_live", "remover_tree", "remover_keys")
         return [n for n in names if regions[n].nbytes]
 
     assert present() == ["live"]
@@ -119,6 +126,19 @@ def test_sampler_arrays_exist_only_where_the_sampler_needs_them():
     assert present(remover=Prioritized()) == ["live", "raw", "remover_tree"]
     assert present(remover=Uniform()) == ["live", "remover_live"]
     assert present(max_times_sampled=1) == ["live", "times"]
+    assert present(sampler=MaxHeap(), remover=Lifo()) == ["live", "raw", "stamps"]
+    assert present(sampler=Epochs()) == ["live"]
+    assert present(sampler=Lifo(), remover=MinHeap()) == ["raw", "remover_live", "remover_keys"]
+    assert present(limiter=Queue(3)) == ["times"]
+
+
+def test_uniform_draws_over_trajectories_keep_a_list_of_slots_not_of_blocks():
+    by_item, by_trajectory = (
+        Layout(table(item=Window(4), sampler=Uniform(over))) for over in ("items", "trajectories")
+    )
+    assert (by_item.regions["live"].count, by_trajectory.regions["live"].count) == (by_item.blocks, by_item.slots)
+    whole = Layout(table(item=Whole(), sampler=Uniform("trajectories")))
+    assert whole.params[f.P_OVER] == 0
 
 
 # ---------------------------------------------------------------- columns
@@ -331,5 +351,8 @@ def test_limiters_and_rules_reach_the_kernels_as_numbers():
     assert (params["ratio"], params["min_size"]) == (1, 50)
     assert (params["item"], params["length"], params["stride"], params["edge"]) == (f.WINDOW, 5, 2, f.HEAD)
     assert (params["sampler"], params["remover"]) == (f.FIFO, f.FIFO)
+    line = dict(zip(f.PARAMS, Layout(table(limiter=Stack(7), distinct=True)).params.tolist(), strict=False))
+    assert (line["ratio"], line["min_size"], line["most"], line["max_times"], line["distinct"]) == (1, 1, 7, 1, 1)
+    assert (line["sampler"], line["remover"]) == (f.LIFO, f.LIFO)
     plain = dict(zip(f.PARAMS, Layout(table(limiter=MinSize(9), item=Step(3))).params.tolist(), strict=False))
     assert (plain["ratio"], plain["min_size"], plain["item"], plain["step_n"]) == (0, 9, f.STEP, 3)

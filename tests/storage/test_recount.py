@@ -29,7 +29,12 @@ from .test_table import ITEMS, positions
 OPERATIONS, NEVER = 100, float("inf")
 CAPACITIES = [*map(gear.Steps, (1, 40, 100)), *map(gear.Trajectories, (1, 6)), *map(gear.Bytes, (160, 1500))]
 RATIOS = [gear.SampleToInsertRatio(*r) for r in ((1.0, 2, 4.0), (0.3, 1, 30.0), (2.5, 1, 10.0))]
-SAMPLERS = [gear.Uniform(), gear.Fifo(), *(gear.Prioritized(*p) for p in ((0.5,), (1.0, 0.1), (0.0,)))]
+LINES = [gear.Queue(5), gear.Stack(5)]
+REMOVERS = [gear.Fifo(), gear.Uniform(), gear.Prioritized(1.0), gear.Lifo(), gear.MaxHeap(), gear.MinHeap()]
+SAMPLERS = [
+    gear.Uniform(), gear.Uniform("trajectories"), gear.Fifo(), gear.Lifo(), gear.MaxHeap(), gear.MinHeap(),
+    gear.Epochs(), *(gear.Prioritized(*p) for p in ((0.5,), (1.0, 0.1), (0.0,))),
+]  # fmt: skip
 WEIGHTS = {
     "insert": 30, "grow": 20, "withdraw": 3, "borrow": 6, "select": 18, "hold": 6, "release": 20, "update": 4,
     "expire": 4, "reclaim": 2, "reset": 1, "die": 3,
@@ -39,11 +44,14 @@ WEIGHTS = {
 def random_table(choice) -> StoredTable:
     item, capacity = choice(ITEMS), choice(CAPACITIES)
     most = {gear.Steps: capacity.n, gear.Trajectories: 10 * capacity.n, gear.Bytes: capacity.n // 28}[type(capacity)]
+    limiter = choice([gear.MinSize(1), gear.MinSize(3), *RATIOS, *(LINES if capacity.n > 5 else [])])
+    rules = {}
+    if limiter not in LINES:
+        rules = {"max_times_sampled": choice([0, 0, 1, 2]), "sampler": choice(SAMPLERS), "remover": choice(REMOVERS)}
     return make(
         item=item, capacity=capacity, max_length=min(choice([10, 30]), most), block_steps=choice([1, 2, 4, 5]),
         publish="end" if isinstance(item, gear.Whole) else choice(["end", "rows", "rows"]), seed=choice(range(1000)),
-        limiter=choice([gear.MinSize(1), gear.MinSize(3), *RATIOS]), max_times_sampled=choice([0, 0, 1, 2]),
-        sampler=choice(SAMPLERS), remover=choice([gear.Fifo(), gear.Uniform(), gear.Prioritized(1.0)]),
+        limiter=limiter, distinct=choice([False, False, True]), **rules,
     )  # fmt: skip
 
 
@@ -206,6 +214,8 @@ class Drive:
         rows = {item: read(self.stored, *item) for item in items}
         assert all((ks == ks[0, 0]).all() for ks, _ in rows.values()), "rows of two trajectories are mixed"
         assert all((np.diff(ts) == 1).all() for _, ts in rows.values()), "rows of an item are out of order"
+        if self.table.distinct:
+            assert len(set(selection.ids.tolist())) == len(selection), "a batch holds an item twice"
         blocks = self.layout.view(self.stored.segment, "blocks")[selection.starts // self.layout.block_steps]
         holders = {client} if selection.parties == 1 else set()
         self.draws.append(Draw(selection, blocks[:, f.SLOT].tolist(), rows, holders))

@@ -13,7 +13,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from gear.errors import DataError, DeadlineExceeded, PinLost, ProtocolError
 from gear.schema import (
     Bytes,
+    Epochs,
     Fifo,
+    Lifo,
+    MaxHeap,
+    MinHeap,
     MinSize,
     Prioritized,
     SampleToInsertRatio,
@@ -33,6 +37,11 @@ ITEMS = [
     Whole(), Step(1), Step(0), Step(3), Window(4), Window(4, 3), Window(5, 2, "tail"), Window(3, 1, "head"),
     Window(7, 9, "head"), Window(2, edge="tail"),
 ]  # fmt: skip
+SAMPLERS = [
+    Uniform(), Uniform("trajectories"), Prioritized(0.5), Prioritized(1.0, 0.1), Prioritized(0.0), Fifo(), Lifo(),
+    MaxHeap(), MinHeap(), Epochs(),
+]  # fmt: skip
+HEAPS = (MaxHeap, MinHeap)
 
 
 def positions(item, length: int, ended: bool) -> list[int]:
@@ -67,18 +76,20 @@ class Model(RuleBasedStateMachine):
     @initialize(
         item=st.sampled_from(ITEMS),
         capacity=st.sampled_from([Steps(60), Trajectories(6), Bytes(2000)]),
-        sampler=st.sampled_from([Uniform(), Prioritized(0.5), Prioritized(1.0, 0.1), Prioritized(0.0), Fifo()]),
-        remover=st.sampled_from([Fifo(), Uniform(), Prioritized(1.0)]),
+        sampler=st.sampled_from(SAMPLERS),
+        remover=st.sampled_from([Fifo(), Uniform(), Prioritized(1.0), Lifo(), MaxHeap(), MinHeap()]),
+        distinct=st.booleans(),
         block_steps=st.sampled_from([1, 2, 4, 5]),
         publish=st.sampled_from(["end", "rows"]),
     )
-    def start(self, item, capacity, sampler, remover, block_steps, publish):
+    def start(self, item, capacity, sampler, remover, distinct, block_steps, publish):
         if isinstance(item, Whole):
             publish = "end"
         self.stored = make(
             capacity=capacity, item=item, sampler=sampler, remover=remover, block_steps=block_steps, publish=publish,
-            max_length=30, seed=5,
+            max_length=30, seed=5, distinct=distinct,
         )  # fmt: skip
+        self.distinct, self.epoch = distinct, set()
         self.item, self.sampler, self.remover, self.capacity = item, sampler, remover, capacity
         self.by_rows = publish == "rows"
         self.actor = Actor(self.stored)
@@ -92,13 +103,14 @@ class Model(RuleBasedStateMachine):
         self.early = 0
         self.seen: dict[int, tuple[int, int]] = {}
         self.largest = 1.0
+        self.clock = 0
         self.closed: set[int] = set()
 
     def model_items(self):
         return [(n, p) for n, k in self.live.items() for p in positions(self.item, k["length"], k["ended"])]
 
     def sync(self) -> None:
-        """Forget what was evicted; a Fifo remover must have taken the oldest closed ones."""
+        """Forget what was evicted; a remover with an order must have taken the first closed ones in it."""
         slots = self.stored.layout.view(self.stored.segment, "slots")
         alive = set()
         for slot in np.flatnonzero((slots[:, STATE] == 2) | (slots[:, STATE] == 3)):
@@ -106,13 +118,14 @@ class Model(RuleBasedStateMachine):
             alive.add(int(read(self.stored, first, 1)[0][0, 0]))
         gone = [n for n in self.live if n not in alive]
         assert alive <= set(self.live)
-        if isinstance(self.remover, Fifo):
+        rank = self.leaving_rank()
+        if rank is not None:
             early = int(self.stored.counters[EVICTED_EARLY])
             read_by = set() if early == self.early else self.read  # making room for a lease spares what is read
             self.early = early
-            closed_left = [n for n in alive if n in self.closed and n not in read_by]
-            closed_gone = [n for n in gone if n in self.closed]
-            assert not closed_gone or not closed_left or max(closed_gone) < min(closed_left)
+            closed_left = [rank(n) for n in alive if n in self.closed and n not in read_by]
+            closed_gone = [rank(n) for n in gone if n in self.closed]
+            assert not closed_gone or not closed_left or max(closed_gone) <= min(closed_left)
         for number in gone:
             del self.live[number]
         self.closed = {n for n in self.live if self.live[n]["ended"]}
@@ -121,13 +134,25 @@ class Model(RuleBasedStateMachine):
             growing.abandon()
             self.growing.remove(growing)
 
+    def leaving_rank(self):
+        """Smaller leaves earlier; None where the remover draws."""
+        largest = lambda n: max(self.live[n]["priorities"], default=0.0)
+        return {
+            Fifo: lambda n: n, Lifo: lambda n: -n, MaxHeap: lambda n: -largest(n), MinHeap: largest,
+        }.get(type(self.remover))  # fmt: skip
+
     def items_now(self, number: int) -> int:
         k = self.live[number]
         return len(positions(self.item, k["length"], k["ended"]))
 
     def fill_default(self, number: int) -> None:
-        priorities = self.live[number]["priorities"]
-        priorities += [self.largest] * (self.items_now(number) - len(priorities))
+        """Items that have come get the largest priority so far; the clock says which was weighed before which."""
+        k = self.live[number]
+        missing = self.items_now(number) - len(k["priorities"])
+        k["priorities"] += [self.largest] * missing
+        missing = self.items_now(number) - len(k["weighed"])
+        k["weighed"] += range(self.clock + 1, self.clock + 1 + missing)
+        self.clock += missing
 
     @rule(length=st.integers(1, 30), data=st.data())
     def insert(self, length, data):
@@ -139,7 +164,7 @@ class Model(RuleBasedStateMachine):
         if count == 1 and given:
             given = given[:1]
         self.actor.insert(number, length, given)
-        self.live[number] = {"length": length, "ended": True, "priorities": list(given)}
+        self.live[number] = {"length": length, "ended": True, "priorities": list(given), "weighed": []}
         if given and self.keeps:
             self.largest = max(self.largest, *given)
         self.fill_default(number)
@@ -164,7 +189,7 @@ class Model(RuleBasedStateMachine):
         if rows == 0:
             return
         growing.append(rows, end)
-        known = self.live.setdefault(growing.number, {"length": 0, "ended": False, "priorities": []})
+        known = self.live.setdefault(growing.number, {"length": 0, "ended": False, "priorities": [], "weighed": []})
         known["length"] += rows
         known["ended"] = end
         self.fill_default(growing.number)
@@ -176,27 +201,16 @@ class Model(RuleBasedStateMachine):
     def select(self, size):
         results: list = []
         self.actor.queue.select(self.other.client, size, 1, 60.0, time.monotonic() + 60, results.append)
-        items = self.model_items()
-        masses = {}
-        for n, p in items:
-            priority = self.live[n]["priorities"][
-                positions(self.item, self.live[n]["length"], self.live[n]["ended"]).index(p)
-            ]
-            if isinstance(self.sampler, Prioritized):
-                base = priority + self.sampler.eps
-                masses[n, p] = base**self.sampler.alpha if base > 0 else 0.0
-            else:
-                masses[n, p] = 1.0
+        masses = self.masses()
         total = sum(masses.values())
-        if total == 0:
+        if total == 0 or (self.distinct and sum(m > 0 for m in masses.values()) < size):
             assert not results
             self.actor.queue.expire(float("inf"))
             assert isinstance(results[0], DeadlineExceeded)
             return
         (selection,) = results
         assert len(selection) == size
-        smallest = min(m for m in masses.values() if m > 0) / total
-        contents = []
+        contents, found = [], []
         for k in range(size):
             ks, ts = read(self.stored, int(selection.starts[k]), int(selection.lengths[k]))
             number = int(ks[0, 0])
@@ -209,17 +223,67 @@ class Model(RuleBasedStateMachine):
             ]
             assert matching, (number, ts)
             position = self.position_of(selection.ids[k], number, matching)
-            if isinstance(self.sampler, Fifo):
-                assert (number, position) == (min(n for n, _ in items), 0)
-            else:
-                assert selection.probabilities[k] == pytest.approx(masses[number, position] / total, rel=1e-9)
-                assert masses[number, position] > 0
-                assert selection.smallest == pytest.approx(smallest, rel=1e-9)
+            found.append((number, position))
             where = self.seen.setdefault(int(selection.ids[k]), (number, position))
             assert where == (number, position), "an id was issued twice"
             contents.append((ks, ts))
+        assert not self.distinct or len(set(found)) == size, "a batch holds an item twice"
+        if isinstance(self.sampler, Epochs):
+            self.check_epoch(found, selection.probabilities, set(masses))
+        elif isinstance(self.sampler, (Fifo, Lifo, *HEAPS)):
+            assert (
+                found == self.in_order(list(masses))[:size] if self.distinct else size * self.in_order(list(masses))[:1]
+            )
+            assert (selection.probabilities == 1).all()
+        else:
+            assert min(masses[which] for which in found) > 0
+            expected = [masses[which] / total for which in found]
+            assert selection.probabilities == pytest.approx(expected, rel=1e-9)
+            smallest = min(m for m in masses.values() if m > 0) / total
+            if self.sampler == Uniform("trajectories"):
+                assert selection.smallest <= smallest * (1 + 1e-9)  # a bound
+            else:
+                assert selection.smallest == pytest.approx(smallest, rel=1e-9)
         self.pinned.append((selection, contents))
         self.read |= {int(ks[0, 0]) for ks, _ in contents}
+
+    def masses(self):
+        """Item -> its share of the draws, from the definitions."""
+        masses = {}
+        for number, position in self.model_items():
+            k = self.live[number]
+            at = positions(self.item, k["length"], k["ended"])
+            masses[number, position] = 1.0
+            if isinstance(self.sampler, Prioritized):
+                base = k["priorities"][at.index(position)] + self.sampler.eps
+                masses[number, position] = base**self.sampler.alpha if base > 0 else 0.0
+            elif self.sampler == Uniform("trajectories"):
+                masses[number, position] = 1.0 / len(at)
+        return masses
+
+    def in_order(self, items):
+        """The items as an ordered sampler takes them; of equal ones the one weighed least recently."""
+        if not isinstance(self.sampler, HEAPS):
+            return sorted(items, reverse=isinstance(self.sampler, Lifo))
+        sign = -1 if isinstance(self.sampler, MaxHeap) else 1
+
+        def rank(which):
+            number, position = which
+            k = self.live[number]
+            at = positions(self.item, k["length"], k["ended"]).index(position)
+            return sign * k["priorities"][at], k["weighed"][at]
+
+        return sorted(items, key=rank)
+
+    def check_epoch(self, found, probabilities, items):
+        """Each item once before any comes again; what was drawn in the running epoch is in `self.epoch`."""
+        self.epoch &= items
+        for which, probability in zip(found, probabilities, strict=True):
+            if self.epoch == items:
+                self.epoch.clear()
+            assert which not in self.epoch, "an item came twice in an epoch"
+            assert probability == pytest.approx(1 / (len(items) - len(self.epoch)))
+            self.epoch.add(which)
 
     def position_of(self, item_id, number, matching):
         """The position that the id names: the row of the id is the item's addressing row."""
@@ -236,6 +300,8 @@ class Model(RuleBasedStateMachine):
         if which < len(self.pinned):
             selection, _ = self.pinned.pop(which)
             self.stored.pins.release(self.other.client, selection.pin, delivered)
+            if not delivered:
+                self.drawn_again(selection)
             self.actor.queue.advance()
 
     def release_all(self):
@@ -257,13 +323,20 @@ class Model(RuleBasedStateMachine):
             if number in self.live:
                 expected += 1
                 k = self.live[number]
-                k["priorities"][positions(self.item, k["length"], k["ended"]).index(position)] = priority
+                at = positions(self.item, k["length"], k["ended"]).index(position)
+                self.clock += 1
+                k["priorities"][at], k["weighed"][at] = priority, self.clock
                 self.largest = max(self.largest, priority)
         assert update == (expected, len(ids) - expected)
+
+    def drawn_again(self, selection):
+        self.epoch -= {self.seen[int(item_id)] for item_id in selection.ids}
 
     @rule()
     def reader_dies(self):
         self.stored.fence(self.other.client)
+        for selection, _ in self.pinned:
+            self.drawn_again(selection)
         self.pinned.clear()
         self.stored.resume(self.other.client)
 

@@ -1,0 +1,238 @@
+"""The way of items into the sampler and out of it: published, withdrawn, given a new priority.
+
+Each sampler keeps what it draws from: a list of units (uniform), a sum tree (prioritized), a heap, a shuffled list
+(epochs), or nothing but the chain of slots (fifo, lifo). Compiled; single writer.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gear.kernels.compile import kernel
+from gear.kernels.host import tree_update
+from gear.selection import epochs, heap, uniform
+from gear.selection.prioritized import leaf
+from gear.storage import fields as f
+from gear.storage.directory import float64s, int32s, int64s
+from gear.storage.items import indices
+
+
+@kernel
+def unit_of(segment, params, item):
+    """The unit of the uniform sampler that holds an item: its slot or its block."""
+    if params[f.P_ITEM] == f.WHOLE:
+        return item
+    block = item // params[f.P_ITEMS_PER_BLOCK]
+    if params[f.P_OVER] != 0:
+        return np.int64(int32s(segment, params, f.R_BLOCKS)[block * f.BLOCK_FIELDS + f.SLOT])
+    return block
+
+
+@kernel
+def add_uniform(segment, params, unit, amount):
+    """Raise the item count of a unit."""
+    counters = int64s(segment, params, f.R_COUNTERS)
+    live = int64s(segment, params, f.R_LIVE)
+    position = int32s(segment, params, f.R_POSITION)
+    size = uniform.raise_count(live, position, counters[f.LIVE_UNITS], unit, amount)
+    counters[f.LIVE_UNITS] = size
+    counters[f.LIVE_ITEMS] += amount
+    counters[f.MOST_PER_UNIT] = max(counters[f.MOST_PER_UNIT], uniform.count(live, position, size, unit))
+
+
+@kernel
+def take_uniform(segment, params, unit, amount):
+    """Lower the item count of a unit; at zero it leaves the list of live units. `amount` -1: all of them."""
+    counters = int64s(segment, params, f.R_COUNTERS)
+    live = int64s(segment, params, f.R_LIVE)
+    position = int32s(segment, params, f.R_POSITION)
+    if amount < 0:
+        amount = uniform.count(live, position, counters[f.LIVE_UNITS], unit)
+        if amount == 0:
+            return
+    counters[f.LIVE_UNITS] = uniform.lower_count(live, position, counters[f.LIVE_UNITS], unit, amount)
+    counters[f.LIVE_ITEMS] -= amount
+
+
+@kernel
+def write_leaves(segment, params, items, leaves):
+    """Give items (int64[N], indices) their leaves (float64[N]); of duplicates the last wins."""
+    tree = float64s(segment, params, f.R_TREE)
+    if params[f.P_DISTINCT] != 0:
+        change = 0
+        for k in range(items.shape[0]):
+            change += np.int64(leaves[k] > 0.0) - np.int64(tree[items[k]] > 0.0)
+            tree[items[k]] = leaves[k]
+        int64s(segment, params, f.R_COUNTERS)[f.LIVE_ITEMS] += change
+    tree_update(tree, float64s(segment, params, f.R_MINS), int64s(segment, params, f.R_STARTS), items, leaves)
+
+
+@kernel
+def set_priorities(segment, params, items, priorities):
+    """Give items (int64[N], indices) their raw priorities (float64[N]) in the sampler's tree."""
+    floats = float64s(segment, params, f.R_FLOATS)
+    leaves = np.empty(items.shape[0])
+    for k in range(items.shape[0]):
+        leaves[k] = leaf(priorities[k], floats[f.ALPHA], floats[f.EPS])
+    write_leaves(segment, params, items, leaves)
+
+
+@kernel
+def no_mass(segment, params, items):
+    """Items that a prioritized sampler does not draw for now."""
+    write_leaves(segment, params, items, np.zeros(items.shape[0]))
+
+
+@kernel
+def is_heap(params):
+    """Whether the sampler is a heap, whose keys are the raw priorities."""
+    return params[f.P_SAMPLER] == f.MAX_HEAP or params[f.P_SAMPLER] == f.MIN_HEAP
+
+
+@kernel
+def listed(segment, params, item):
+    """Whether an item is in the heap, or in the list of the epoch."""
+    live = int64s(segment, params, f.R_LIVE)
+    place = int32s(segment, params, f.R_POSITION)[item]
+    return place < int64s(segment, params, f.R_COUNTERS)[f.LIVE_ITEMS] and live[place] == item
+
+
+@kernel
+def into_heap(segment, params, item, fresh):
+    """Put an item where its raw priority belongs; a `fresh` one (new, or newly weighed) comes last of its equals."""
+    counters = int64s(segment, params, f.R_COUNTERS)
+    live = int64s(segment, params, f.R_LIVE)
+    position = int32s(segment, params, f.R_POSITION)
+    keys, stamps = float64s(segment, params, f.R_RAW), int64s(segment, params, f.R_STAMPS)
+    sign = 1.0 if params[f.P_SAMPLER] == f.MAX_HEAP else -1.0
+    if fresh:
+        counters[f.STAMP] += 1
+        stamps[item] = counters[f.STAMP]
+    if listed(segment, params, item):
+        heap.moved(live, position, keys, stamps, counters[f.LIVE_ITEMS], sign, item)
+    else:
+        counters[f.LIVE_ITEMS] = heap.push(live, position, keys, stamps, counters[f.LIVE_ITEMS], sign, item)
+
+
+@kernel
+def leave_list(segment, params, items):
+    """Take those items out of the heap, or the epoch, that are in it."""
+    counters = int64s(segment, params, f.R_COUNTERS)
+    live = int64s(segment, params, f.R_LIVE)
+    position = int32s(segment, params, f.R_POSITION)
+    keys, stamps = float64s(segment, params, f.R_RAW), int64s(segment, params, f.R_STAMPS)
+    sign = 1.0 if params[f.P_SAMPLER] == f.MAX_HEAP else -1.0
+    for k in range(items.shape[0]):
+        item, size = items[k], counters[f.LIVE_ITEMS]
+        if not listed(segment, params, item):
+            continue
+        if params[f.P_SAMPLER] == f.EPOCHS:
+            size, counters[f.EPOCH_DRAWN] = epochs.remove(live, position, size, counters[f.EPOCH_DRAWN], item)
+        else:
+            size = heap.take(live, position, keys, stamps, size, sign, item)
+        counters[f.LIVE_ITEMS] = size
+
+
+@kernel
+def publish(segment, params, slot, begin, end, priorities, at, given):
+    """Make items begin..end-1 of `slot` drawable.
+
+    `given` of the float64 `priorities` from index `at` on are theirs: 0 (the largest so far), 1 (for all)
+    or one for each.
+    """
+    if end <= begin:
+        return
+    sampler = params[f.P_SAMPLER]
+    raw = float64s(segment, params, f.R_RAW)
+    times = int32s(segment, params, f.R_TIMES)
+    items = indices(segment, params, slot, begin, end)
+    if sampler == f.PRIORITIZED or raw.shape[0] > 0:
+        floats = float64s(segment, params, f.R_FLOATS)
+        values = np.empty(end - begin)
+        for k in range(end - begin):
+            if given == 0:
+                values[k] = floats[f.MAX_PRIORITY]
+            else:
+                values[k] = priorities[at if given == 1 else at + k]
+        for k in range(end - begin):
+            floats[f.MAX_PRIORITY] = max(floats[f.MAX_PRIORITY], values[k])
+        for k in range(end - begin if raw.shape[0] > 0 else 0):
+            raw[items[k]] = values[k]
+        if sampler == f.PRIORITIZED:
+            set_priorities(segment, params, items, values)
+    for k in range(end - begin if times.shape[0] > 0 else 0):
+        times[2 * items[k]] = 0
+        times[2 * items[k] + 1] = 0
+    if sampler == f.UNIFORM:
+        first = 0  # items of a unit are neighbours
+        for k in range(1, end - begin + 1):
+            unit = unit_of(segment, params, items[first])
+            if k == end - begin or unit_of(segment, params, items[k]) != unit:
+                add_uniform(segment, params, unit, k - first)
+                first = k
+    elif sampler != f.PRIORITIZED:
+        _enlist(segment, params, slot, items, end)
+
+
+@kernel
+def _enlist(segment, params, slot, items, end):
+    """New items of `slot`, which now has `end`, for a sampler in an order of its own."""
+    counters = int64s(segment, params, f.R_COUNTERS)
+    if is_heap(params):
+        for k in range(items.shape[0]):
+            into_heap(segment, params, items[k], True)
+    elif params[f.P_SAMPLER] == f.EPOCHS:
+        live = int64s(segment, params, f.R_LIVE)
+        position = int32s(segment, params, f.R_POSITION)
+        for k in range(items.shape[0]):
+            counters[f.LIVE_ITEMS] = epochs.add(live, position, counters[f.LIVE_ITEMS], items[k])
+    else:
+        counters[f.LIVE_ITEMS] += items.shape[0]
+        if params[f.P_SAMPLER] == f.LIFO:
+            slots = int64s(segment, params, f.R_SLOTS)
+            slots[slot * f.SLOT_FIELDS + f.CURSOR] = end
+            slots[slot * f.SLOT_FIELDS + f.CURSOR_BLOCK] = slots[slot * f.SLOT_FIELDS + f.LAST]
+
+
+@kernel
+def withdraw(segment, params, slot):
+    """Take every item of `slot` out of the sampler."""
+    slots = int64s(segment, params, f.R_SLOTS)
+    n, sampler = slots[slot * f.SLOT_FIELDS + f.ITEMS], params[f.P_SAMPLER]
+    if n == 0:
+        return
+    if sampler == f.UNIFORM:
+        if params[f.P_ITEM] == f.WHOLE or params[f.P_OVER] != 0:
+            take_uniform(segment, params, slot, -1)
+            return
+        blocks = int32s(segment, params, f.R_BLOCKS)
+        block = slots[slot * f.SLOT_FIELDS + f.FIRST]
+        while block >= 0:
+            take_uniform(segment, params, block, -1)
+            block = np.int64(blocks[block * f.BLOCK_FIELDS + f.NEXT])
+        return
+    if (sampler == f.FIFO or sampler == f.LIFO) and params[f.P_MAX_TIMES] == 0:
+        int64s(segment, params, f.R_COUNTERS)[f.LIVE_ITEMS] -= n
+        return
+    items = indices(segment, params, slot, 0, n)
+    if sampler == f.PRIORITIZED:
+        no_mass(segment, params, items)
+    elif sampler == f.FIFO or sampler == f.LIFO:
+        times = int32s(segment, params, f.R_TIMES)
+        for k in range(n):
+            if times[2 * items[k]] < params[f.P_MAX_TIMES]:
+                int64s(segment, params, f.R_COUNTERS)[f.LIVE_ITEMS] -= 1
+    else:
+        leave_list(segment, params, items)
+
+
+@kernel
+def reweigh(segment, params, items, priorities):
+    """Drawable items (int64[N], indices) get new raw priorities (float64[N]), which are stored where that is needed."""
+    if params[f.P_SAMPLER] == f.PRIORITIZED:
+        set_priorities(segment, params, items, priorities)
+    elif is_heap(params):
+        raw = float64s(segment, params, f.R_RAW)
+        for k in range(items.shape[0]):
+            raw[items[k]] = priorities[k]
+            into_heap(segment, params, items[k], True)
