@@ -51,7 +51,9 @@ from gear.schema import (
 
 if TYPE_CHECKING:
     from gear.client import Client, connect, embedded
+    from gear.client.autoreset import final_observation
     from gear.client.loader import Loader
+    from gear.client.vector import VectorWriter
     from gear.client.writer import Writer
     from gear.infer import table_like
 
@@ -62,16 +64,18 @@ __all__ = [
     "DeadlineExceeded", "DeviceError", "Epochs", "Fifo", "GearError", "InsufficientMemory", "Lifo", "Loader",
     "MaxHeap", "MinHeap", "MinSize", "PinLost", "Prioritized", "ProtocolError", "Query", "Queue",
     "SampleToInsertRatio", "SchemaError", "Selection", "ServerConflict", "Stack", "Step", "Steps", "Table",
-    "TableMismatch", "TableNotFound", "Trajectories", "Uniform", "Update", "View", "Whole", "Window", "Writer",
-    "connect", "embedded", "table_like",
+    "TableMismatch", "TableNotFound", "Trajectories", "Uniform", "Update", "VectorWriter", "View", "Whole", "Window",
+    "Writer", "connect", "embedded", "final_observation", "table_like",
 ]  # fmt: skip
 
 _LAZY = {
     "Client": "gear.client",
     "Loader": "gear.client.loader",
+    "VectorWriter": "gear.client.vector",
     "Writer": "gear.client.writer",
     "connect": "gear.client",
     "embedded": "gear.client",
+    "final_observation": "gear.client.autoreset",
     "table_like": "gear.infer",
 }
 

@@ -28,6 +28,7 @@ LONGEST = 1e9
 
 MOST_PARTIES = 65535
 MOST_PREFETCH = 1024
+MOST_ENVS = 65536
 
 
 def seconds(timeout: float | None) -> float | None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from gear.batch import Batch, Selection, Update
 from gear.client import arguments as check
+from gear.client.autoreset import autoreset_mode
 from gear.client.many import insert_many
 from gear.client.port import left, until
 from gear.client.priorities import as_ids, as_priorities
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from gear.client.loader import Loader
     from gear.client.port import Priority
     from gear.client.reader import Reader
+    from gear.client.vector import VectorWriter
     from gear.client.writer import Writer
     from gear.query import Plan
     from gear.schema import Table
@@ -48,7 +50,7 @@ class Client:
         self._tables = Tables(session, new_batch)
         self._query = check.Queries()
         self._closed = False
-        self._writers: weakref.WeakSet[Writer] = weakref.WeakSet()
+        self._writers: weakref.WeakSet[Writer | VectorWriter] = weakref.WeakSet()
         self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
         _clients.add(self)
 
@@ -159,20 +161,55 @@ class Client:
         for port in self._tables:
             port.flush(left(deadline))
 
-    def writer(self, table: str | None = None, *, publish: Literal["end", "rows"] | None = None) -> Writer:
+    @overload
+    def writer(self, table: str | None = None, *, publish: Literal["end", "rows"] | None = None) -> Writer: ...
+
+    @overload
+    def writer(
+        self,
+        table: str | None = None,
+        *,
+        num_envs: int,
+        autoreset: object = None,
+        publish: Literal["end", "rows"] | None = None,
+    ) -> VectorWriter: ...
+
+    def writer(
+        self,
+        table: str | None = None,
+        *,
+        num_envs: int | None = None,
+        autoreset: object = None,
+        publish: Literal["end", "rows"] | None = None,
+    ) -> Writer | VectorWriter:
         """A writer that appends the steps of one trajectory after the other.
 
         Parameters
         ----------
+        num_envs : int, optional
+            Steps of that many vectorised environments are appended at once, each to a trajectory of its own.
+        autoreset : {"next_step", "same_step", "disabled"} or gymnasium.vector.AutoresetMode, optional
+            What these environments do after an episode's end, ``envs.metadata["autoreset_mode"]``. With
+            ``next_step`` the step after an end is a mere reset and not stored. Default: ``next_step``, and a
+            step after an end that does not start from the final observation is refused.
         publish : {"end", "rows"}, optional
             When rows become visible. Default: what the table declares, and "rows" needs a table that does.
         """
-        from gear.client.writer import Writer
-
         port = self._tables.port(table, None)
-        writer = Writer(port, check.publishing(port.table, publish))
-        self._writers.add(writer)
-        return writer
+        when = check.publishing(port.table, publish)
+        made: Writer | VectorWriter
+        if num_envs is None:
+            from gear.client.writer import Writer
+
+            made = Writer(port, when)
+        else:
+            from gear.client.vector import VectorWriter
+
+            made = VectorWriter(
+                port, when, check.count("num_envs", num_envs, check.MOST_ENVS), autoreset_mode(autoreset)
+            )
+        self._writers.add(made)
+        return made
 
     # Sample
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gear.client.values import array_of, storage_dtype
+from gear.client.values import array_of, rows_of, storage_dtype
 from gear.columns import flatten
 from gear.errors import DataError
 from gear.schema import Table
@@ -77,16 +77,35 @@ class Codec:
 
     def final(self, final: Mapping[str, Any]) -> list[np.ndarray | None]:
         """The last observation: any of the per-step columns, None for those not given."""
-        tree = _flatten(final, "final")
-        self._refuse(sorted(tree.keys() - self._step_names), [], "final")
-        if not tree:
-            raise DataError("final: expected the last value of at least one per-step column, got an empty dict")
+        tree = self._final(final)
         return [array_of(c, tree[c.name]) if c.name in tree else None for c in self.step_columns]
+
+    def steps_of(self, step: Mapping[str, Any], count: int) -> list[np.ndarray]:
+        """One step of `count` environments: dtype[count, *shape] per per-step column."""
+        tree = self._flat(step, self._step_names, "step")
+        return [rows_of(c, tree[c.name], count) for c in self.step_columns]
+
+    def finals(self, final: Mapping[str, Any], count: int) -> list[np.ndarray | None]:
+        """Last observations of `count` trajectories: dtype[count, *shape] per per-step column, None if not given."""
+        tree = self._final(final)
+        return [rows_of(c, tree[c.name], count) if c.name in tree else None for c in self.step_columns]
+
+    def values_of(self, values: Mapping[str, Any], count: int) -> list[np.ndarray]:
+        """The per-trajectory columns of `count` trajectories: dtype[count, *shape] each."""
+        tree = self._flat(values, self._trajectory_names, "trajectory columns")
+        return [rows_of(c, tree[c.name], count) for c in self.trajectory_columns]
 
     def trajectory_rows(self, values: Mapping[str, Any]) -> list[np.ndarray]:
         """The per-trajectory columns alone."""
         tree = self._flat(values, self._trajectory_names, "trajectory columns")
         return [array_of(c, tree[c.name]) for c in self.trajectory_columns]
+
+    def _final(self, final: Mapping[str, Any]) -> Mapping[str, Any]:
+        tree = _flatten(final, "final")
+        self._refuse(sorted(tree.keys() - self._step_names), [], "final")
+        if not tree:
+            raise DataError("final: expected the last value of at least one per-step column, got an empty dict")
+        return tree
 
     def _flat(self, given: Mapping[str, Any], names: frozenset[str], what: str) -> Mapping[str, Any]:
         """`given` with flat names, refused unless they are exactly `names`."""
@@ -139,7 +158,7 @@ class Codec:
         return shapes
 
     def _checked_steps(self, tree: Mapping[str, Any]) -> tuple[int, list[np.ndarray]]:
-        arrays = [array_of(c, tree[c.name], timed=True) for c in self.step_columns]
+        arrays = [array_of(c, tree[c.name], "T") for c in self.step_columns]
         steps = len(arrays[0])
         if any(len(array) != steps for array in arrays):
             raise self._unequal(arrays)

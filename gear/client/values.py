@@ -6,12 +6,15 @@ A bfloat16 column is handled as its 16 raw bits (uint16), so that an actor needs
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from gear.errors import DataError
 from gear.schema import Column
+
+Axis = Literal["", "T", "N"]
+"""The leading axis of a value: none (one row), time, or one row per environment or trajectory."""
 
 _DTYPES: dict[str, np.dtype] = {}
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -25,8 +28,8 @@ def storage_dtype(column: Column) -> np.dtype:
     return _DTYPES[name]
 
 
-def array_of(column: Column, value: Any, timed: bool = False) -> np.ndarray:
-    """`value` as storage_dtype[*shape], with a leading time axis if `timed`. It may be a view of `value`.
+def array_of(column: Column, value: Any, axis: Axis = "") -> np.ndarray:
+    """`value` as storage_dtype[*shape], with a leading axis if one is named. It may be a view of `value`.
 
     Raises
     ------
@@ -37,41 +40,54 @@ def array_of(column: Column, value: Any, timed: bool = False) -> np.ndarray:
     if kind in (bool, int, float):
         array, name = _weak(column, value, {kind}), column.dtype
     elif isinstance(value, (list, tuple)):
-        array, name = _sequence(column, value, timed)
+        array, name = _sequence(column, value, axis)
     else:
-        array, name = _strong(column, value, timed)
+        array, name = _strong(column, value, axis)
     if name != column.dtype:
-        raise _mismatch(column, timed, f"{name}{list(array.shape)}", f"cast it or declare {name}")
+        raise _mismatch(column, axis, f"{name}{list(array.shape)}", f"cast it or declare {name}")
     shape = array.shape
-    if (shape[1:] if timed else shape) != column.shape or (timed and not shape):
-        inner = shape[1:] if timed else shape
+    if (shape[1:] if axis else shape) != column.shape or (axis and not shape):
+        inner = shape[1:] if axis else shape
         remedy = f"reshape it or declare shape {inner}"
-        if timed and shape == column.shape:
-            remedy = "a column per step needs the time axis first"
-        elif not timed and shape[1:] == column.shape and shape:
+        if axis and shape == column.shape:
+            remedy = f"a column per step needs the {'time' if axis == 'T' else 'environment'} axis first"
+        elif not axis and shape[1:] == column.shape and shape:
             remedy = "one row is meant here, without a time axis"
-        raise _mismatch(column, timed, f"{name}{list(shape)}", remedy)
+        raise _mismatch(column, axis, f"{name}{list(shape)}", remedy)
     return array
 
 
-def _mismatch(column: Column, timed: bool, got: str, remedy: str) -> DataError:
-    axes = ", ".join([*(["T"] if timed else []), *map(str, column.shape)])
+def rows_of(column: Column, value: Any, rows: int) -> np.ndarray:
+    """`value` as storage_dtype[rows, *shape], one row per environment or trajectory.
+
+    Raises
+    ------
+    DataError
+    """
+    array = array_of(column, value, "N")
+    if len(array) != rows:
+        raise DataError(f"column {column.name!r}: expected {rows} rows, one for each of {rows}, got {len(array)}")
+    return array
+
+
+def _mismatch(column: Column, axis: Axis, got: str, remedy: str) -> DataError:
+    axes = ", ".join([*([axis] if axis else []), *map(str, column.shape)])
     return DataError(f"column {column.name!r}: expected {column.dtype}[{axes}], got {got}; {remedy}")
 
 
-def _strong(column: Column, value: Any, timed: bool) -> tuple[np.ndarray, str]:
+def _strong(column: Column, value: Any, axis: Axis) -> tuple[np.ndarray, str]:
     """Something that has a dtype, as an array of raw storage and the name of that dtype."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         name = str(value.dtype).removeprefix("torch.")
         value = value.detach().cpu().resolve_conj().resolve_neg()
         if value.layout != torch.strided:
-            raise _mismatch(column, timed, f"a {value.layout} tensor", "make it dense")
+            raise _mismatch(column, axis, f"a {value.layout} tensor", "make it dense")
         return (value.view(torch.int16).numpy().view(np.uint16) if name == "bfloat16" else value.numpy()), name
     if isinstance(value, np.ma.MaskedArray):
-        raise _mismatch(column, timed, "a masked array", "fill it, and store the mask as a column of its own")
+        raise _mismatch(column, axis, "a masked array", "fill it, and store the mask as a column of its own")
     if not hasattr(value, "__array__"):
-        raise _mismatch(column, timed, f"a {type(value).__name__}", "give an array, a tensor or a list of numbers")
+        raise _mismatch(column, axis, f"a {type(value).__name__}", "give an array, a tensor or a list of numbers")
     array = np.asarray(value)
     name = array.dtype.name
     if not array.dtype.isnative:
@@ -79,7 +95,7 @@ def _strong(column: Column, value: Any, timed: bool) -> tuple[np.ndarray, str]:
     return (array.view(np.uint16) if name == "bfloat16" else array), name
 
 
-def _sequence(column: Column, value: list[Any] | tuple[Any, ...], timed: bool) -> tuple[np.ndarray, str]:
+def _sequence(column: Column, value: list[Any] | tuple[Any, ...], axis: Axis) -> tuple[np.ndarray, str]:
     """A list: of Python scalars (weakly typed), or of things that have a dtype, stacked."""
     kinds: set[type] = set()
     _kinds_of(value, kinds)
@@ -87,9 +103,9 @@ def _sequence(column: Column, value: list[Any] | tuple[Any, ...], timed: bool) -
         return _weak(column, value, kinds), column.dtype
     rows: list[np.ndarray] = []
     for index, row in enumerate(value):
-        array, name = _sequence(column, row, False) if isinstance(row, (list, tuple)) else _strong(column, row, False)
+        array, name = _sequence(column, row, "") if isinstance(row, (list, tuple)) else _strong(column, row, "")
         if name != column.dtype or (rows and array.shape != rows[0].shape):
-            expected = f"{column.dtype}{list(rows[0].shape if rows else column.shape[not timed :])}"
+            expected = f"{column.dtype}{list(rows[0].shape if rows else column.shape[not axis :])}"
             raise DataError(
                 f"column {column.name!r}: element {index} of the list is {name}{list(array.shape)}, expected "
                 f"{expected}; cast it or make the elements alike"

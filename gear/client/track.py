@@ -1,0 +1,265 @@
+"""One trajectory on its way into a table, row after row: blocks, pieces, what is published, what was lost.
+
+Rows go where they will stay; only when the shard lends no more blocks they wait in private memory of the same
+layout until a commit makes room for them. Not thread-safe: the writer that owns a track has the lock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gear.client.piece import Piece
+from gear.client.priorities import as_priorities, item_count
+from gear.client.values import array_of, fast_scalar, storage_dtype
+from gear.errors import Closed, DataError
+from gear.storage.fields import CONTINUED, CONTINUES, END, TERMINATED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gear.client.port import Port, Priority
+    from gear.schema import Column
+
+CLOSED = "this writer has been closed; ask the client for a new one"
+
+
+class Track:
+    """The trajectory that is being written to a table; after its end the next one.
+
+    Parameters
+    ----------
+    port : Port
+    by_rows : bool
+        Publish when a block is full, not only at the end.
+
+    Attributes
+    ----------
+    closed : why nothing can be appended any more, empty while it can.
+    """
+
+    def __init__(self, port: Port, by_rows: bool) -> None:
+        self._port, self._by_rows = port, by_rows
+        self._kinds = tuple(_kind(c) for c in port.codec.step_columns)
+        self._width = len(self._kinds)
+        self.closed = ""
+        self._values: list[np.ndarray] | None = None
+        self._before = self._at = self._limit = 0
+        self._start(0)
+
+    @property
+    def rows(self) -> int:
+        """Rows in the present piece."""
+        return self._before + self._at
+
+    @property
+    def open(self) -> bool:
+        """Whether there is anything to end."""
+        return bool(self.rows) or self._piece.begun
+
+    @property
+    def begun(self) -> bool:
+        """Whether rows of the present piece are published."""
+        return self._piece.begun
+
+    @property
+    def unpublished(self) -> int:
+        """Rows of the present piece that are not submitted."""
+        return self.rows - self._piece.published
+
+    @property
+    def described(self) -> bool:
+        """Whether the per-trajectory columns, if the table has any, are given."""
+        return self._values is not None or not self._port.rows.values
+
+    def append(self, step: Mapping[str, Any]) -> None:
+        """Append one step; a step that does not fit is not appended."""
+        at = self._at
+        if at == self._limit:
+            self._advance()
+            at = self._at
+        try:
+            if len(step) != self._width:
+                raise KeyError
+            self._put(step, at)
+        except KeyError:  # nested, or with wrong names
+            checked = self._port.codec.step(step)
+            for field in self._fields:
+                field[-1][at] = checked[field[0]]
+        self._at = at = at + 1
+        if at == self._limit and self._by_rows:
+            self.publish(None, wait=False)
+
+    def extend(self, arrays: Sequence[np.ndarray], begin: int, end: int) -> None:
+        """Append rows begin..end of `arrays` (dtype[n, *shape] per step column)."""
+        while begin < end:
+            begin += self.fill(arrays, begin, end)
+            self.filled()
+
+    def fill(self, arrays: Sequence[np.ndarray], begin: int, end: int) -> int:
+        """As `extend`, as far as the current block goes and without publishing; returns how many rows."""
+        if self._at == self._limit:
+            self._advance()
+        at = self._at
+        take = min(end - begin, self._limit - at)
+        for field, array in zip(self._fields, arrays, strict=True):
+            field[-1][at : at + take] = array[begin : begin + take]
+        self._at = at + take
+        return take
+
+    def filled(self) -> None:
+        """After `fill`: publish what may be published, if the block is full."""
+        if self._at == self._limit and self._by_rows:
+            self.publish(None, wait=False)
+
+    def describe(self, values: list[np.ndarray]) -> None:
+        """Give the per-trajectory columns before the end."""
+        self.check_open()
+        if self._piece.begun:
+            raise DataError("set: rows of this trajectory are published; give its per-trajectory columns before")
+        self._values = values
+
+    def end(
+        self,
+        terminated: bool,
+        final: list[np.ndarray | None] | None,
+        priority: Priority,
+        values: list[np.ndarray] | None,
+        timeout: float | None,
+    ) -> None:
+        """Submit the rest and start anew; an error leaves the trajectory as it was."""
+        self.check_open()
+        if not self.open:
+            raise DataError("end: no step was appended since the last end; append at least one")
+        if values is not None and self._piece.begun:
+            raise DataError("end: rows are published already; give the per-trajectory columns with set() before")
+        checked = self._priority(priority)
+        self._values = self._values if values is None else values
+        self._commit(END | (TERMINATED if terminated else 0), timeout, final, checked)
+        self._values = None
+        self._start(0)
+
+    def publish(self, timeout: float | None, wait: bool) -> None:
+        """Commit the unpublished rows of the open trajectory, if it may be published now."""
+        if not self.described:
+            return
+        if self._piece.lost:
+            self._restart()
+        if self.unpublished and (wait or self._piece.lend()):
+            self._commit(0, timeout, None, None)
+
+    def finish(self, timeout: float | None) -> None:
+        """End an open trajectory as truncated and refuse further rows.
+
+        Raises
+        ------
+        GearError
+            If it cannot be submitted; `unpublished` rows of it are dropped then.
+        """
+        try:
+            if self.open:
+                self._commit(END, timeout, None, None)
+                self._start(0)
+        finally:
+            self.drop(CLOSED)
+
+    def drop(self, why: str) -> None:
+        """Refuse further rows and give the leases of unsubmitted ones back."""
+        self._piece.abandon()
+        self.refuse(why)
+
+    def refuse(self, why: str) -> None:
+        """Refuse further rows; whatever was not ended is gone."""
+        self.closed = self.closed or why
+        self._limit = self._at  # the next row asks for a block first
+
+    def check_open(self) -> None:
+        """Raise `Closed` if it refuses rows."""
+        if self.closed:
+            raise Closed(self.closed)
+
+    def _start(self, flags: int) -> None:
+        """Begin a piece; its first block comes with the first row."""
+        self._piece = Piece(self._port, flags)
+        self._before = self._at = self._limit = 0
+        self._fields: list[tuple[Any, ...]] = []
+
+    def _put(self, step: Mapping[str, Any], at: int) -> None:
+        """Write a step into row `at` of the current block."""
+        ndarray = np.ndarray
+        for name, dtype, shape, plain, native, low, high, column, strip in self._fields:
+            value = step[name]
+            kind = type(value)
+            if kind is ndarray:
+                if value.dtype is not dtype or value.shape != shape:
+                    value = array_of(column, value)
+            elif kind is native:
+                if not low <= value <= high:
+                    value = array_of(column, value)
+            elif kind is not plain:
+                value = array_of(column, value)
+            strip[at] = value
+
+    def _advance(self) -> None:
+        """Move to the next block, or to the next piece at `max_length`."""
+        self.check_open()
+        length = self.rows
+        if length == self._port.max_length:
+            self._commit(END | CONTINUED, None, None, None)
+            self._start(CONTINUES)
+            length = 0
+        elif self._piece.lost:
+            self._restart()
+            if self._at == self._limit:
+                self._advance()
+            return
+        strips = self._piece.extend()
+        self._fields = [(*kind, strip) for kind, strip in zip(self._kinds, strips, strict=True)]
+        self._before, self._at = length, 0
+        self._limit = min(self._port.layout.block_steps, self._port.max_length - length)
+
+    def _restart(self) -> None:
+        """The table evicted the open trajectory: go on with what it never had, as a new piece."""
+        arrays = self._piece.unpublished(self.rows)
+        self._piece.abandon()
+        self._start(CONTINUES)
+        self.extend(arrays, 0, len(arrays[0]))
+
+    def _priority(self, priority: Priority) -> Any:
+        if priority is None:
+            return None
+        if self._piece.begun or self._piece.flags & CONTINUES:
+            raise DataError(
+                "end: priority covers all items of a trajectory, but part of this one is published already; "
+                'open the writer with publish="end", or update_priorities once they are sampled'
+            )
+        if np.ndim(priority) == 0:  # type: ignore[arg-type]
+            return float(as_priorities([priority])[0])
+        return as_priorities(priority, item_count(self._port.table, self.rows))
+
+    def _commit(self, flags: int, timeout: float | None, final: list[np.ndarray | None] | None, priority: Any) -> None:
+        """Commit all rows so far; with END in `flags` the piece is complete."""
+        if not self.described:
+            names = ", ".join(c.name for c in self._port.codec.trajectory_columns)
+            raise DataError(
+                f"the trajectory needs its per-trajectory columns ({names}): give them with set() or end(trajectory=)"
+            )
+        try:
+            self._piece.commit(self.rows, flags, final, self._values, priority, timeout)
+        finally:
+            self._renew()
+
+    def _renew(self) -> None:
+        """Write on where the current block is now: a commit, also one that failed, may have given it a real place."""
+        strips = self._piece.strips_of(self._before // self._port.layout.block_steps)
+        if self._fields and strips is not None:
+            self._fields = [(*kind, strip) for kind, strip in zip(self._kinds, strips, strict=True)]
+
+
+def _kind(column: Column) -> tuple[Any, ...]:
+    """What `Track.append` compares: name, dtype, shape, scalar type, Python type and its range, column."""
+    bits = column.dtype == "bfloat16"
+    dtype = None if bits else storage_dtype(column)
+    plain = None if bits or column.shape else np.dtype(column.dtype).type
+    return (column.name, dtype, column.shape, plain, *fast_scalar(column), column)

@@ -1,0 +1,95 @@
+"""What all writers have in common: one port, one lock, flushing, closing and their life after a fork."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Literal
+
+from gear.client.arguments import seconds
+from gear.client.port import left, until
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from gear.client.port import Port
+    from gear.transport.base import OpenTable
+
+
+class Writing:
+    """A way to append rows to one table; see `Writer` and `VectorWriter`."""
+
+    def __init__(self, port: Port, publish: Literal["end", "rows"]) -> None:
+        self._port = port
+        self._by_rows = publish == "rows"
+        self._lock = threading.Lock()
+
+    def publish(self, timeout: float | None = None) -> None:
+        """Make the rows appended so far visible; does nothing with ``publish="end"``."""
+        timeout = seconds(timeout)
+        with self._lock:
+            self._publish(timeout)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Publish what may be published and wait until all commits of the table are done.
+
+        Raises
+        ------
+        DeadlineExceeded
+            Saying how many commits are still queued; they stay so.
+        """
+        timeout = seconds(timeout)
+        deadline = until(timeout)
+        self.publish(timeout)
+        self._port.flush(left(deadline))
+
+    def close(self, timeout: float | None = 30.0) -> None:
+        """End what is unended as truncated, wait for the commits, give leases back. Idempotent.
+
+        Raises
+        ------
+        GearError
+            If steps could not be sent: it says how many were dropped.
+        """
+        timeout = seconds(timeout)
+        deadline = until(timeout)
+        with self._lock:
+            if not self._finish(timeout):
+                return
+        self._port.flush(left(deadline))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def abandon(self, why: str) -> None:
+        """Refuse further use; whatever was not ended is gone."""
+        with self._lock:
+            self._refuse(why)
+
+    def forget(self) -> None:
+        """Refuse further use, in the child of a fork: the rows and their blocks are the parent's."""
+        self._lock = threading.Lock()
+        self.abandon("this writer was opened before a fork; open one in the child process")
+
+    @property
+    def table(self) -> OpenTable:
+        """The table it writes to."""
+        return self._port.open
+
+    # The lock is held in all of these.
+
+    def _publish(self, timeout: float | None) -> None:
+        raise NotImplementedError
+
+    def _finish(self, timeout: float | None) -> bool:
+        """Submit what is left and refuse further use; False if that was done before."""
+        raise NotImplementedError
+
+    def _refuse(self, why: str) -> None:
+        raise NotImplementedError
