@@ -100,7 +100,7 @@ def gather(segment: Bytes, plan: Integers, pads: Bytes, starts: Integers, length
 
 
 @kernel
-def scatter(segment: Bytes, plan: Integers, column: int, blocks: Shorts, first: int, values: Bytes) -> None:
+def scatter(segment: Bytes, plan: Integers, column: int, blocks: Shorts, spans: Integers, values: Bytes) -> None:
     """Write rows of one column into leased blocks; see `reference.scatter`."""
     _check_places(segment.shape[0], plan)
     c = 1 + column
@@ -109,23 +109,27 @@ def scatter(segment: Bytes, plan: Integers, column: int, blocks: Shorts, first: 
     steps, stride, width = plan[0, BLOCK_STEPS], plan[c, STRIDE], plan[c, WIDTH]
     if width == 0 or values.shape[0] % width != 0:
         raise ValueError("scatter: the values are not whole rows")
-    rows, source = values.shape[0] // width, values.ctypes.data
-    if first < 0 or first + rows > blocks.shape[0] * steps:
-        raise ValueError("scatter: rows outside the given blocks")
-    for b in range(blocks.shape[0]):
+    total, n, block_bytes = values.shape[0] // width, blocks.shape[0], plan[0, BLOCK_BYTES]
+    for k in range(spans.shape[0]):
+        begin, rows, at = spans[k, 0], spans[k, 1], spans[k, 2]
+        if begin < 0 or begin > total or rows < 0 or rows > total - begin:
+            raise ValueError("scatter: rows outside the given values")
+        if at < 0 or at > n or (rows + steps - 1) // steps > n - at:
+            raise ValueError("scatter: rows outside the given blocks")
+    for b in range(n):
         if blocks[b] < 0 or blocks[b] >= plan[0, BLOCK_COUNT]:
             raise ValueError("scatter: a block outside the arena")
     column_base = segment.ctypes.data + plan[0, ARENA] + plan[c, OFFSET]
-    done, b, step = np.int64(0), first // steps, first % steps
-    while done < rows:
-        part = min(rows - done, steps - step)
-        to, origin = column_base + blocks[b] * plan[0, BLOCK_BYTES] + step * stride, source + done * width
-        if stride == width:
-            memcpy(to, origin, part * width)
-        else:
-            for i in range(part):
-                copy(to + i * stride, origin + i * width, width)
-        done, b, step = done + part, b + 1, np.int64(0)
+    for k in range(spans.shape[0]):
+        origin, rows, b = values.ctypes.data + spans[k, 0] * width, spans[k, 1], spans[k, 2]
+        while rows > 0:
+            part, to = min(rows, steps), column_base + blocks[b] * block_bytes
+            if stride == width:
+                memcpy(to, origin, part * width)
+            else:
+                for i in range(part):
+                    copy(to + i * stride, origin + i * width, width)
+            origin, rows, b = origin + part * width, rows - part, b + 1
 
 
 def load() -> None:
@@ -137,7 +141,7 @@ def load() -> None:
     with compile_lock():
         gather(octets, plan, octets, places, lengths, octets)
         with contextlib.suppress(ValueError):  # there is no column to write to
-            scatter(octets, plan, 0, lengths, 0, octets)
+            scatter(octets, plan, 0, lengths, np.zeros((0, 3), np.int64), octets)
         tree_build(tree, tree[:0], starts)
         tree_update(tree, tree[:0], starts, places, tree[:0])
         tree_draw(tree, starts, tree[:0], places)

@@ -133,23 +133,26 @@ def gather(
 
 
 def scatter(
-    segment: Bytes, plan: Integers, column: int, blocks: npt.NDArray[np.int32], first: int, values: Bytes
+    segment: Bytes, plan: Integers, column: int, blocks: npt.NDArray[np.int32], spans: Integers, values: Bytes
 ) -> None:
-    """Write rows first, first + 1, ... of per-step column number `column` into the blocks of a trajectory.
+    """Write rows of per-step column number `column` into the blocks of one or more trajectories.
 
     Parameters
     ----------
     segment, plan
         As for `gather`; only the arena's part of the plan and the column's place matter.
     blocks : int32[N]
-        The trajectory's blocks, in order.
+        The trajectories' blocks, in order.
+    spans : int64[K, 3]
+        Per trajectory: its first row in `values`, how many rows, and where its blocks begin in `blocks`. Its
+        first row goes to the first row of its first block.
     values : uint8[rows * width]
         The rows, one behind the other.
 
     Raises
     ------
     ValueError
-        If the rows do not fit into the blocks, or the blocks or the column do not fit into the segment;
+        If a span leaves the values or the blocks, or the blocks or the column do not fit into the segment;
         nothing is written then.
     """
     _check_places(segment, plan)
@@ -159,14 +162,18 @@ def scatter(
     width = int(place[r.WIDTH])
     if width == 0 or len(values) % width:
         raise ValueError("scatter: the values are not whole rows")
-    rows = len(values) // width
-    if first < 0 or first + rows > len(blocks) * steps:
-        raise ValueError("scatter: rows outside the given blocks")
+    total = len(values) // width
+    for begin, rows, at in spans.tolist():
+        if not (0 <= begin <= total and 0 <= rows <= total - begin):
+            raise ValueError("scatter: rows outside the given values")
+        if not (0 <= at <= len(blocks) and -(-rows // steps) <= len(blocks) - at):
+            raise ValueError("scatter: rows outside the given blocks")
     if ((blocks < 0) | (blocks >= count)).any():
         raise ValueError("scatter: a block outside the arena")
-    for i in range(rows):
-        block, step = divmod(first + i, steps)
-        _row(segment, plan, place, int(blocks[block]), step)[:] = values[i * width : (i + 1) * width]
+    for begin, rows, at in spans.tolist():
+        for i in range(rows):
+            value = values[(begin + i) * width : (begin + i + 1) * width]
+            _row(segment, plan, place, int(blocks[at + i // steps]), i % steps)[:] = value
 
 
 def _node_sums(level: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""Scatter: rows of one column into the blocks of a trajectory."""
+"""Scatter: rows of one column into the blocks of trajectories."""
 
 from __future__ import annotations
 
@@ -20,11 +20,15 @@ def arena(steps: int = 2, width: int = 2, blocks: int = 3) -> tuple[np.ndarray, 
     return np.zeros(blocks * (4 * r.BLOCK_FIELDS + steps * width), np.uint8), plan
 
 
-def test_rows_go_to_the_blocks_in_their_order(implementation):
+def spans(*rows: tuple[int, int, int]) -> np.ndarray:
+    return np.array(rows, np.int64).reshape(-1, 3)
+
+
+def test_rows_go_to_the_blocks_of_their_trajectory(implementation):
     segment, plan = arena()
-    values = np.arange(1, 7, dtype=np.uint8)
-    implementation.scatter(segment, plan, 0, np.array([2, 0], np.int32), 1, values)
-    assert segment[72:].reshape(3, 4).tolist() == [[3, 4, 5, 6], [0, 0, 0, 0], [0, 0, 1, 2]]
+    values = np.arange(1, 9, dtype=np.uint8)
+    implementation.scatter(segment, plan, 0, np.array([2, 0, 1], np.int32), spans((1, 3, 0), (0, 1, 2)), values)
+    assert segment[72:].reshape(3, 4).tolist() == [[7, 8, 0, 0], [1, 2, 0, 0], [3, 4, 5, 6]]
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -34,10 +38,12 @@ def test_scatter_equals_the_reference(implementation, shape, data):
     rng = np.random.default_rng(shape.seed)
     column = data.draw(st.integers(-1, len(shape.columns)))
     blocks = rng.permutation(shape.blocks).astype(np.int32)
-    first = data.draw(st.integers(0, max(shape.blocks * shape.steps, 1)))
-    rows = data.draw(st.integers(0, max(shape.blocks * shape.steps - first, 0)))
+    lengths = data.draw(st.lists(st.integers(0, 3 * shape.steps), max_size=4))
     width = shape.columns[column][1] if 0 <= column < len(shape.columns) else 1
-    values = rng.integers(0, 256, rows * width, dtype=np.uint8)
+    values = rng.integers(0, 256, sum(lengths) * width, dtype=np.uint8)
+    ends = np.cumsum([0, *lengths])
+    used = np.cumsum([0, *(-(-n // shape.steps) for n in lengths)])  # more than there are: refused
+    first = spans(*zip(ends[:-1], lengths, used[:-1], strict=True))
     results = []
     for module in (implementation, reference):
         segment, error = case.segment.copy(), ""
@@ -50,19 +56,26 @@ def test_scatter_equals_the_reference(implementation, shape, data):
 
 
 @pytest.mark.parametrize(
-    ("column", "blocks", "first", "size", "message"),
+    ("column", "blocks", "span", "size", "message"),
     [
-        (1, [0], 0, 2, "not a per-step column"),
-        (-1, [0], 0, 2, "not a per-step column"),
-        (0, [0], 0, 3, "whole rows"),
-        (0, [0], 1, 4, "outside the given blocks"),
-        (0, [0], -1, 2, "outside the given blocks"),
-        (0, [3], 0, 2, "outside the arena"),
-        (0, [-1], 0, 2, "outside the arena"),
+        (1, [0], (0, 1, 0), 2, "not a per-step column"),
+        (-1, [0], (0, 1, 0), 2, "not a per-step column"),
+        (0, [0], (0, 1, 0), 3, "whole rows"),
+        (0, [0], (0, 3, 0), 6, "outside the given blocks"),
+        (0, [0], (0, 1, 1), 2, "outside the given blocks"),
+        (0, [0], (0, 1, -1), 2, "outside the given blocks"),
+        (0, [0, 1], (0, 2**62, 0), 2, "outside the given values"),
+        (0, [0], (0, 0, 2**62), 2, "outside the given blocks"),
+        (0, [0], (-1, 1, 0), 2, "outside the given values"),
+        (0, [0], (0, 2, 0), 2, "outside the given values"),
+        (0, [0], (0, -1, 0), 2, "outside the given values"),
+        (0, [3], (0, 1, 0), 2, "outside the arena"),
+        (0, [-1], (0, 1, 0), 2, "outside the arena"),
     ],
 )
-def test_rows_that_have_no_place_are_refused(implementation, column, blocks, first, size, message):
+def test_rows_that_have_no_place_are_refused(implementation, column, blocks, span, size, message):
     segment, plan = arena()
+    values, named = np.ones(size, np.uint8), np.array(blocks, np.int32)
     with pytest.raises(ValueError, match=message):
-        implementation.scatter(segment, plan, column, np.array(blocks, np.int32), first, np.ones(size, np.uint8))
+        implementation.scatter(segment, plan, column, named, spans((0, 0, 0), span), values)
     assert not segment.any()
