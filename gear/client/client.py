@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from gear.batch import Batch, Selection, Update
 from gear.client import arguments as check
 from gear.client.autoreset import autoreset_mode
-from gear.client.many import insert_many
 from gear.client.port import left, until
 from gear.client.priorities import as_ids, as_priorities
 from gear.client.tables import Tables
@@ -23,7 +23,7 @@ from gear.query import Query, View, as_views
 from gear.weights import Normalize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from gear.client.loader import Loader
@@ -125,14 +125,29 @@ class Client:
 
     def insert_many(
         self,
-        trajectories: Sequence[Mapping[str, Any]],
+        trajectories: Sequence[Mapping[str, Any]] | Mapping[str, Any],
         table: str | None = None,
         *,
-        priorities: Sequence[Priority] | None = None,
-        terminated: bool | Sequence[bool] = False,
+        offsets: Any = None,
+        priorities: Any = None,
+        terminated: Any = False,
+        final: Mapping[str, Any] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Insert whole trajectories, pipelined; each is committed by itself, in order.
+        """Insert N whole trajectories, pipelined; each is committed by itself, in order.
+
+        Parameters
+        ----------
+        trajectories : sequence of dict, or dict
+            Trajectories as for `insert`; or packed: per-step columns as [sum T, *shape], all trajectories one
+            behind the other, and per-trajectory columns as [N, *shape].
+        offsets : int64[N + 1], optional
+            Packed: trajectory k is rows offsets[k] to offsets[k + 1], at least one.
+        priorities : float[N] or sequence, optional
+            As `insert` takes each.
+        terminated : bool or bool[N]
+        final : dict, optional
+            Last values of any per-step columns, [N, *shape].
 
         Raises
         ------
@@ -142,9 +157,12 @@ class Client:
             Its message and its attribute `committed` say how many were committed; the others were not.
         """
         timeout = check.seconds(timeout)
-        if trajectories:
-            port = self._tables.port(table, timeout, trajectories[0])
-            insert_many(port, trajectories, priorities, terminated, timeout)
+        if len(trajectories):
+            from gear.client.packed import insert_many
+
+            example = None if isinstance(trajectories, Mapping) else trajectories[0]
+            port = self._tables.port(table, timeout, example)
+            insert_many(port, trajectories, offsets, priorities, terminated, final, timeout)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything that was inserted or written without waiting is committed.

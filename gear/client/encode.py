@@ -8,7 +8,7 @@ touches a table's memory; a `Codec` either returns arrays that fit or raises `Da
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from gear.client.values import array_of, rows_of, storage_dtype
 from gear.columns import flatten
 from gear.errors import DataError
 from gear.schema import Table
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 MOST_LENGTHS = 4096
 """Lengths whose shapes a codec remembers."""
@@ -65,6 +68,32 @@ class Codec:
         tree = self._flat(trajectory, self._names, "trajectory")
         steps, arrays = self._steps(tree)
         return Encoded(steps, arrays, [array_of(c, tree[c.name]) for c in self.trajectory_columns])
+
+    def packed(
+        self, values: Mapping[str, Any], offsets: Any
+    ) -> tuple[npt.NDArray[np.int64], list[np.ndarray], list[np.ndarray]]:
+        """Trajectories behind each other: (int64[N + 1], dtype[sum T, *shape] each, dtype[N, *shape] each)."""
+        bounds = np.asarray(offsets)
+        if bounds.ndim != 1 or not bounds.size or bounds.dtype.kind not in "iu":
+            raise DataError(f"offsets: expected int64[N + 1], got {bounds.dtype}{list(bounds.shape)}")
+        bounds = bounds.astype(np.int64)
+        tree = self._flat(values, self._names, "packed trajectories")
+        arrays = [array_of(c, tree[c.name], "T") for c in self.step_columns]
+        total = len(arrays[0])
+        if any(len(array) != total for array in arrays):
+            raise self._unequal(arrays)
+        short = np.diff(bounds) < 1
+        if bounds[0] != 0 or bounds[-1] != total or short.any():
+            got = (
+                f"offsets[{int(np.argmax(short)) + 1}] = {bounds[1:][short][0]} after {bounds[:-1][short][0]}"
+                if (short.any())
+                else f"{bounds[0]} to {bounds[-1]}"
+            )
+            raise DataError(
+                f"offsets: expected numbers that rise from 0 to {total}, the rows there are, at least one row per "
+                f"trajectory; got {got}"
+            )
+        return bounds, arrays, [rows_of(c, tree[c.name], len(bounds) - 1) for c in self.trajectory_columns]
 
     def chunk(self, chunk: Mapping[str, Any]) -> tuple[int, list[np.ndarray]]:
         """Consecutive steps: (n, [dtype[n, *shape] per per-step column])."""

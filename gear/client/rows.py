@@ -7,6 +7,7 @@ rows that have no leased block yet.
 
 from __future__ import annotations
 
+import ctypes
 import math
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gear.client.values import storage_dtype
+from gear.query import make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,7 +35,7 @@ class Rows:
     """
 
     def __init__(self, layout: Layout, segment: npt.NDArray[np.uint8]) -> None:
-        self.layout = layout
+        self.layout, self._segment = layout, segment
         self.block_steps = layout.block_steps
         self.blocks = segment[layout.regions["arena"].offset :][: layout.blocks * layout.block_bytes].reshape(
             layout.blocks, layout.block_bytes
@@ -47,6 +49,7 @@ class Rows:
         ]
         # Rows of neighbouring blocks that follow without a gap need no time axis of their own.
         self._flat = _flat(layout, segment)
+        self._plan: npt.NDArray[np.int64] | None = None
 
     def write(self, blocks: Sequence[int], first: int, arrays: Sequence[np.ndarray]) -> None:
         """Write `arrays` (dtype[n, *shape] per step column) from row `first` of the chain `blocks` on."""
@@ -60,6 +63,25 @@ class Rows:
             if take > 0:
                 self._write_run(block, skip, arrays, done, take)
                 done += take
+
+    def scatter(
+        self, blocks: npt.NDArray[np.int32], spans: npt.NDArray[np.int64], arrays: Sequence[np.ndarray]
+    ) -> None:
+        """Write rows of `arrays` (C-contiguous) into the blocks of several trajectories by compiled code.
+
+        Parameters
+        ----------
+        blocks : int32[N]
+        spans : int64[K, 3]
+            Per trajectory: its first row in `arrays`, how many rows, where its blocks begin in `blocks`.
+        """
+        from gear.kernels.host import scatter  # who inserts one by one never imports the compiler
+
+        if self._plan is None:
+            self._plan = make_plan(self.layout, (), 1, 1).rows
+        steps = (n for n, c in enumerate(self.layout.table.columns) if c.per == "step")
+        for number, array in zip(steps, arrays, strict=True):
+            scatter(self._segment, self._plan, number, blocks, spans, _octets(array))
 
     def write_row(self, block: int, row: int, values: Sequence[np.ndarray | None]) -> None:
         """Write one row; columns without a value become zero bytes."""
@@ -130,6 +152,14 @@ def _strided(
     inner = shape[len(outer) :]
     dense = [math.prod(inner[axis + 1 :]) * dtype.itemsize for axis in range(len(inner))]
     return np.ndarray(shape, dtype, memory, offset, (*outer, *dense))
+
+
+def _octets(array: np.ndarray) -> npt.NDArray[np.uint8]:
+    """The bytes of a contiguous array, writable in name: kernels know no read-only arrays and only read."""
+    if not array.flags.writeable:
+        memory = (ctypes.c_uint8 * array.nbytes).from_address(array.ctypes.data)
+        return np.ctypeslib.as_array(memory)
+    return array.reshape(-1).view(np.uint8)
 
 
 def _runs(blocks: Sequence[int]) -> Iterator[tuple[int, int, int]]:

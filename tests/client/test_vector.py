@@ -254,7 +254,9 @@ def test_priorities_are_those_of_the_trajectories_that_end(embed):
         assert set(client.sample(64)["step"][:, 0].tolist()) == {1000}
         for t in range(1, 6):
             writer.append(step(t))
-        with pytest.raises(gear.DataError, match="environment 2: end: priority covers all items.*the step was appended"):
+        with pytest.raises(
+            gear.DataError, match="environment 2: end: priority covers all items.*the step was appended"
+        ):
             writer.append(step(6), flags(2), priority=np.ones(3))
     assert (2004, 2005, 2006) in numbers(client)
     with embed(item=gear.Step()).writer(num_envs=3) as writer, pytest.raises(gear.DataError, match="publish='rows'"):
