@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from gear.client.deadline import left, patiently, until
 from gear.client.ends import mask
-from gear.client.port import WHOLE, left, until
+from gear.client.port import WHOLE
 from gear.client.priorities import as_priorities, item_count
 from gear.errors import DataError, DeadlineExceeded, GearError
 from gear.storage.fields import CONTINUED, CONTINUES, HAS_FINAL, TERMINATED
@@ -87,7 +88,7 @@ def insert_many(
             pieces += len(parts)
             last_pieces.append(pieces)
         group.submit(deadline)
-        port.session.wait(port.open, group.sequences[-1], left(deadline))
+        patiently(port.session.wait, port.open, group.sequences[-1], timeout=left(deadline))
     except DeadlineExceeded as error:
         done = port.withdraw(group.sequences)
         whole = sum(end <= done for end in last_pieces)

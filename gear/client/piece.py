@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gear.client.port import left, until
+from gear.client.deadline import left, until
 from gear.client.rows import strips
 from gear.storage.fields import BEGIN, END, HAS_FINAL
 

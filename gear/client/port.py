@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gear.client.deadline import left, patiently, until
 from gear.client.encode import Codec, Encoded
 from gear.client.leases import LeasePool
 from gear.client.priorities import as_priorities, item_count
@@ -31,16 +31,6 @@ if TYPE_CHECKING:
     Priority = float | Sequence[float] | npt.NDArray[np.float64] | None
 
 WHOLE = BEGIN | END
-
-
-def until(timeout: float | None) -> float | None:
-    """The moment at which `timeout` seconds from now are over."""
-    return None if timeout is None else time.monotonic() + timeout
-
-
-def left(deadline: float | None) -> float | None:
-    """Seconds until then, never negative."""
-    return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 class Port:
@@ -105,7 +95,7 @@ class Port:
         timeout: float | None,
     ) -> int:
         """Queue one commit entry and remember it for `flush`."""
-        sequence = self.session.submit(self.open, slot, blocks, length, flags, priority, timeout)
+        sequence = patiently(self.session.submit, self.open, slot, blocks, length, flags, priority, timeout=timeout)
         with self._lock:
             if sequence > self._last:
                 self._last = sequence
@@ -116,7 +106,7 @@ class Port:
         held, blocks = self.pool.drain(count, slot is None)
         slot = held if slot is None else slot
         try:
-            grant = self.session.allocate(self.open, count - len(blocks), int(slot is None), timeout)
+            grant = patiently(self.session.allocate, self.open, count - len(blocks), int(slot is None), timeout=timeout)
         except BaseException:
             self.pool.put([] if held is None else [held], blocks)
             raise
@@ -172,7 +162,7 @@ class Port:
             Saying what the commit waited for.
         """
         try:
-            self.session.wait(self.open, sequences[-1], timeout)
+            patiently(self.session.wait, self.open, sequences[-1], timeout=timeout)
             self._settled(sequences[-1])
         except DeadlineExceeded as error:
             done = self.withdraw(sequences)
@@ -198,7 +188,7 @@ class Port:
         if last == 0:
             return
         try:
-            self.session.wait(self.open, last, timeout)
+            patiently(self.session.wait, self.open, last, timeout=timeout)
             self._settled(last)
         except DeadlineExceeded as error:
             queued = self._queued(self.session.committed(self.open), last)

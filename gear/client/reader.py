@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from gear.client.arguments import collectable
-from gear.client.port import left, until
+from gear.client.deadline import left, patiently, until
 from gear.errors import PinLost
 from gear.query import Plan, Query, View, item_length, make_plan
 
@@ -78,7 +78,7 @@ class Reader:
             out.reuse(self.plan(query.views, query.size, self._length))
         deadline = until(timeout)
         while True:
-            selection = self._session.select(self.open, query.size, timeout, 1, PIN_SECONDS)
+            selection = self._select(query.size, 1, timeout, PIN_SECONDS)
             try:
                 batch = self._gather(selection, query.views, out)
             except BaseException:
@@ -114,7 +114,7 @@ class Reader:
 
     def select(self, size: int, parties: int, timeout: float | None, ttl: float) -> Selection:
         """Draw and pin."""
-        selection = self._session.select(self.open, size, timeout, parties, ttl)
+        selection = self._select(size, parties, timeout, ttl)
         if parties == 1:  # with several the selector may be a mere coordinator: a party holds when it collects
             self._hold(selection)
         return selection
@@ -175,6 +175,12 @@ class Reader:
     def forget(self) -> None:
         """Drop the pins, in the child of a fork: they are the parent's."""
         self._held = {}
+
+    def _select(self, size: int, parties: int, timeout: float | None, ttl: float) -> Selection:
+        def select(wait: float | None) -> Selection:
+            return self._session.select(self.open, size, wait, parties, ttl)
+
+        return patiently(select, timeout=timeout)
 
     def _gather(self, selection: Selection, views: tuple[View, ...], out: Batch | None) -> Batch | None:
         """The batch of the selection's rows, None if its pin was taken back."""

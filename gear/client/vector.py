@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from gear.client.deadline import left, until
 from gear.client.ends import End, endings, mask
-from gear.client.port import left, until
 from gear.client.stage import Stage
 from gear.client.track import CLOSED, Track
 from gear.client.writing import Writing

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Literal
 
 from gear.client.arguments import seconds
-from gear.client.port import left, until
+from gear.client.deadline import left, until
 
 if TYPE_CHECKING:
     from types import TracebackType

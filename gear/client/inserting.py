@@ -1,0 +1,172 @@
+"""A client's verbs that store trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from gear.client import arguments as check
+from gear.client.autoreset import autoreset_mode
+from gear.client.deadline import left, until
+from gear.client.state import State
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gear.client.port import Priority
+    from gear.client.vector import VectorWriter
+    from gear.client.writer import Writer
+
+
+class Inserting(State):
+    """Insert whole trajectories, or open a writer that appends their steps."""
+
+    def insert(
+        self,
+        trajectory: Mapping[str, Any],
+        table: str | None = None,
+        *,
+        priority: Priority = None,
+        final: Mapping[str, Any] | None = None,
+        terminated: bool = False,
+        wait: bool = True,
+        timeout: float | None = None,
+    ) -> None:
+        """Insert one whole trajectory.
+
+        Parameters
+        ----------
+        trajectory : dict
+            Per-step columns as [T, *shape], per-trajectory columns as [*shape]; nested dicts are ``a/b``.
+        priority : float or array of one per item, optional
+            Default: the largest raw priority so far. Its resolution is that of float32, see `update_priorities`.
+        final : dict, optional
+            Last values of any per-step columns, such as the observation after the last step.
+        terminated : bool
+            Whether the environment reached a terminal state.
+        wait : bool
+            Return when it is committed; False queues it behind a bounded window, see `flush`.
+
+        Raises
+        ------
+        DataError
+            If it does not fit the table; nothing has changed.
+        TableNotFound
+            Showing the line that creates the table.
+        DeadlineExceeded
+            Nothing was inserted, unless the message says how many pieces of it were.
+        """
+        timeout = check.seconds(timeout)
+        port = self._tables.ports.get(table) or self._tables.port(table, timeout, trajectory)
+        encoded, checked, last = port.encode(trajectory, priority, final)
+        if not wait:
+            port.insert(encoded, checked, last, terminated, timeout)
+            return
+        deadline = until(timeout)
+        port.settle(port.insert(encoded, checked, last, terminated, timeout), left(deadline))
+
+    def insert_many(
+        self,
+        trajectories: Sequence[Mapping[str, Any]] | Mapping[str, Any],
+        table: str | None = None,
+        *,
+        offsets: Any = None,
+        priorities: Any = None,
+        terminated: Any = False,
+        final: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Insert N whole trajectories, pipelined; each is committed by itself, in order.
+
+        Parameters
+        ----------
+        trajectories : sequence of dict, or dict
+            Trajectories as for `insert`; or packed: per-step columns as [sum T, *shape], all trajectories one
+            behind the other, and per-trajectory columns as [N, *shape].
+        offsets : int64[N + 1], optional
+            Packed: trajectory k is rows offsets[k] to offsets[k + 1], at least one.
+        priorities : float[N] or sequence, optional
+            As `insert` takes each.
+        terminated : bool or bool[N]
+        final : dict, optional
+            Last values of any per-step columns, [N, *shape].
+
+        Raises
+        ------
+        DataError
+            Naming the trajectory that does not fit; nothing was inserted.
+        DeadlineExceeded
+            Its message and its attribute `committed` say how many were committed; the others were not.
+        """
+        timeout = check.seconds(timeout)
+        if len(trajectories):
+            from gear.client.packed import insert_many
+
+            example = None if isinstance(trajectories, Mapping) else trajectories[0]
+            port = self._tables.port(table, timeout, example)
+            insert_many(port, trajectories, offsets, priorities, terminated, final, timeout)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything that was inserted or written without waiting is committed.
+
+        Raises
+        ------
+        DeadlineExceeded
+            Saying how many commits are still queued; they stay so.
+        """
+        timeout = check.seconds(timeout)
+        deadline = until(timeout)
+        for writer in list(self._writers):
+            writer.publish(left(deadline))
+        for port in self._tables:
+            port.flush(left(deadline))
+
+    @overload
+    def writer(self, table: str | None = None, *, publish: Literal["end", "rows"] | None = None) -> Writer: ...
+
+    @overload
+    def writer(
+        self,
+        table: str | None = None,
+        *,
+        num_envs: int,
+        autoreset: object = None,
+        publish: Literal["end", "rows"] | None = None,
+    ) -> VectorWriter: ...
+
+    def writer(
+        self,
+        table: str | None = None,
+        *,
+        num_envs: int | None = None,
+        autoreset: object = None,
+        publish: Literal["end", "rows"] | None = None,
+    ) -> Writer | VectorWriter:
+        """A writer that appends the steps of one trajectory after the other.
+
+        Parameters
+        ----------
+        num_envs : int, optional
+            Steps of that many vectorised environments are appended at once, each to a trajectory of its own.
+        autoreset : {"next_step", "same_step", "disabled"} or gymnasium.vector.AutoresetMode, optional
+            What these environments do after an episode's end, ``envs.metadata["autoreset_mode"]``. With
+            ``next_step`` the step after an end is a mere reset and not stored. Default: ``next_step``, and a
+            step after an end that does not start from the final observation is refused.
+        publish : {"end", "rows"}, optional
+            When rows become visible. Default: what the table declares, and "rows" needs a table that does.
+        """
+        port = self._tables.port(table, None)
+        when = check.publishing(port.table, publish)
+        made: Writer | VectorWriter
+        if num_envs is None:
+            from gear.client.writer import Writer
+
+            made = Writer(port, when)
+        else:
+            from gear.client.vector import VectorWriter
+
+            made = VectorWriter(
+                port, when, check.count("num_envs", num_envs, check.MOST_ENVS), autoreset_mode(autoreset)
+            )
+        self._writers.add(made)
+        return made

@@ -1,0 +1,185 @@
+"""A client's verbs that draw items, gather their rows and weigh them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gear.batch import Batch, Selection, Update
+from gear.client import arguments as check
+from gear.client.priorities import as_ids, as_priorities
+from gear.client.state import State
+from gear.query import Query, View, as_views
+from gear.weights import Normalize
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gear.client.loader import Loader
+    from gear.client.reader import Reader
+
+
+class Sampling(State):
+    """`sample` is `select` and `collect` in one; a loader keeps batches ready."""
+
+    def sample(
+        self,
+        query: int | Query = 256,
+        table: str | None = None,
+        *,
+        timeout: float | None = None,
+        out: Batch | None = None,
+        beta: float | None = None,
+        normalize: Normalize = "batch",
+    ) -> Batch:
+        """Draw items and collect them into a batch.
+
+        Parameters
+        ----------
+        query : int or Query
+            Number of items, or what to draw and how it looks.
+        out : Batch, optional
+            An earlier batch whose memory is used again; it is what is returned.
+        beta : float, optional
+            Exponent of the importance weights of prioritized draws, in [0, 4]; `Batch.weights` needs it there.
+        normalize : {"batch", "table"}
+            The maximum by which the weights are divided, see `Batch.importance_weights`.
+
+        Raises
+        ------
+        DeadlineExceeded
+            Saying what the sample waited for.
+        DataError, SchemaError
+            Naming the argument that cannot be.
+        """
+        query, timeout, beta = self._query(query), check.seconds(timeout), check.weighing(beta, normalize)
+        reader = self._tables.reader(table, query, timeout)
+        if self._writers:
+            self._publish(reader, timeout)
+        return reader.sample(query, timeout, out, beta, normalize)
+
+    def _fetch(
+        self,
+        query: int | Query,
+        table: str | None,
+        timeout: float | None,
+        out: Batch | None,
+        beta: float | None,
+        normalize: Normalize,
+    ) -> tuple[Reader, Batch]:
+        """As `sample`; the caller tells the reader whether it was delivered."""
+        query, timeout, beta = self._query(query), check.seconds(timeout), check.weighing(beta, normalize)
+        reader = self._tables.reader(table, query, timeout)
+        self._publish(reader, timeout)
+        return reader, reader.fetch(query, timeout, out, beta, normalize)
+
+    def select(
+        self,
+        query: int | Query = 256,
+        table: str | None = None,
+        *,
+        parties: int = 1,
+        timeout: float | None = None,
+        ttl: float = 60.0,
+    ) -> Selection:
+        """Draw items without collecting them; they stay readable until `parties` parties released them.
+
+        Parameters
+        ----------
+        parties : int
+            How many clients will `collect` and `release` the selection (send it with `Selection.to_bytes`).
+        ttl : float
+            Seconds after which the selection ends at the latest; above 0 and finite.
+        """
+        query, timeout, ttl = self._query(query), check.seconds(timeout), check.lifetime(ttl)
+        parties = check.count("parties", parties, check.MOST_PARTIES)
+        reader = self._tables.reader(table, query, timeout)
+        self._publish(reader, timeout)
+        return reader.select(query.size, parties, timeout, ttl)
+
+    def collect(
+        self,
+        selection: Selection,
+        columns: Sequence[str | View] | None = None,
+        *,
+        out: Batch | None = None,
+        beta: float | None = None,
+        normalize: Normalize = "batch",
+    ) -> Batch:
+        """Gather all or some columns of a selection; `release` it when nothing more is to be collected.
+
+        Raises
+        ------
+        PinLost
+            If the selection ended: its deadline passed, or the table needed its blocks.
+        DataError
+            If its arrays cannot have come from `select`.
+        """
+        beta = check.weighing(beta, normalize)
+        reader = self._tables.reader(selection.table, None, None)
+        return reader.collect(selection, as_views(columns) if columns is not None else (), out, beta, normalize)
+
+    def release(self, selection: Selection, *, delivered: bool = True) -> None:
+        """Let go of a selection; undelivered, the limiter's credit and the items' uses return."""
+        self._tables.reader(selection.table, None, None).release(selection, delivered)
+
+    def loader(
+        self,
+        query: int | Query = 256,
+        table: str | None = None,
+        *,
+        prefetch: int = 2,
+        copy: bool = False,
+        timeout: float | None = None,
+        beta: float | None = None,
+        normalize: Normalize = "batch",
+    ) -> Loader:
+        """An endless iterator over batches that a thread keeps ready.
+
+        Parameters
+        ----------
+        prefetch : int
+            Batches kept ready, at most 1024.
+        copy : bool
+            False: a batch is valid until the next one. True: each batch has memory of its own.
+        timeout : float, optional
+            Seconds that one step of the iteration may take.
+        """
+        query, timeout, beta = self._query(query), check.seconds(timeout), check.weighing(beta, normalize)
+        prefetch = check.count("prefetch", prefetch, check.MOST_PREFETCH)
+        reader = self._tables.reader(table, query, timeout)
+        publish = partial(self._publish, reader)
+        loader = reader.loader(query, publish, prefetch, copy, timeout, beta, normalize)
+        self._loaders.add(loader)
+        return loader
+
+    def update_priorities(self, ids: Any, priorities: Any, *, timeout: float | None = None) -> Update:
+        """Set the raw priorities of items; ids of evicted items are counted and change nothing.
+
+        Parameters
+        ----------
+        ids : int64[N]
+            From `Batch.ids`; they know their table.
+        priorities : float[N]
+            Finite, not negative; a NumPy array, a torch tensor or a list. Their resolution is that of
+            float32: below 1e-45 one may count as 0, and an item of priority 0 is never drawn (unless the
+            sampler's eps is above 0).
+
+        Returns
+        -------
+        Update
+            How many were applied and how many were stale.
+
+        Raises
+        ------
+        DataError
+            Naming the first bad value; nothing of the update is applied then.
+        """
+        timeout, named = check.seconds(timeout), check.at_once(as_ids(ids))
+        values = as_priorities(priorities, len(named))
+        applied = stale = 0
+        for port, where in self._tables.by_id(named):
+            part = (named, values) if where is None else (named[where], values[where])
+            update = self._session.update_priorities(port.open, *part, timeout)
+            applied, stale = applied + update.applied, stale + update.stale
+        return Update(applied, stale)

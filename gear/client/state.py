@@ -1,0 +1,49 @@
+"""What the verbs of a client share: its session, its tables, and what it has handed out."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING
+
+from gear.client.arguments import Queries
+from gear.client.tables import Tables
+from gear.client.threads import Threads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gear.batch import Batch
+    from gear.client.loader import Loader
+    from gear.client.reader import Reader
+    from gear.client.writing import Writing
+    from gear.query import Plan
+    from gear.transport.base import Session
+
+
+class State:
+    """The state of one client.
+
+    Parameters
+    ----------
+    session : Session
+    new_batch : Plan -> Batch
+        Makes the kind of batch the client's device wants.
+    """
+
+    def __init__(self, session: Session, new_batch: Callable[[Plan], Batch]) -> None:
+        self._session = session
+        self._tables = Tables(session, new_batch)
+        self._query = Queries()
+        self._closed = False
+        self._start_afresh()
+
+    def _start_afresh(self) -> None:
+        self._writers: weakref.WeakSet[Writing] = weakref.WeakSet()
+        self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
+        self._threads = Threads()
+
+    def _publish(self, reader: Reader, timeout: float | None) -> None:
+        """Let a sample see what this client's writers have written."""
+        for writer in list(self._writers):
+            if writer.table is reader.open:
+                writer.publish(timeout)
