@@ -154,7 +154,27 @@ def inserts(data: Columns, client: gear.Client, where: str) -> Iterator[Measurem
         [Candidate("NumPy copies the same rows", lambda k: [ring.write(i) for i in range(1000)])],
         data, per_call=1000, unit="trajectories", bar=">= 30,000/s over shm", calls=5, verify=verify,
     )  # fmt: skip
+    joined, offsets = piece(used, 0, 64 * 500), np.arange(501) * 64
+
+    def many(given: list[Columns] | Columns, bounds: np.ndarray | None) -> None:
+        nonlocal inserted
+        for _ in range(2):
+            client.insert_many(given, name, offsets=bounds)
+        inserted += 1000
+
+    yield measurement(
+        f"packed-{where}",
+        "1000 trajectories of 64 steps in two calls",
+        [
+            Candidate("gear, packed", lambda k: many(joined, offsets)),
+            Candidate("gear, a list of dicts", lambda k: many(pieces, None)),
+            Candidate("gear, one by one with wait=False", insert),
+        ],
+        [Candidate("NumPy copies the same rows", lambda k: [ring.write(i) for i in range(1000)])],
+        data, per_call=1000, unit="trajectories", bar="reported", calls=5, verify=verify,
+    )  # fmt: skip
     yield from appends(data, client, name, where)
+    yield vectors(data, client, name, where)
 
 
 def appends(data: Columns, client: gear.Client, table: str, where: str) -> Iterator[Measurement]:
@@ -197,6 +217,57 @@ def appends(data: Columns, client: gear.Client, table: str, where: str) -> Itera
         )  # fmt: skip
 
 
+def vectors(data: Columns, client: gear.Client, table: str, where: str) -> Measurement:
+    """64 environments, episodes of 100 steps of all of them: full blocks and ends are in it."""
+    envs, per_call = 64, 100
+    every = [piece(data, envs * s, envs) for s in range(500)]
+    single = [[{k: v[i] for k, v in step.items()} for i in range(envs)] for step in every]
+    out = {k: np.zeros((envs, per_call, *v.shape[1:]), v.dtype) for k, v in data.items()}
+    going = np.zeros(envs, np.bool_)
+    writers = [client.writer(table) for _ in range(envs)]
+    vector = client.writer(table, num_envs=envs, autoreset="disabled")
+
+    def at_once(k: int) -> None:
+        for s in range(per_call):
+            vector.append(every[(k + s) % 500], going, going)
+        vector.end()
+
+    def each(k: int) -> None:
+        for s in range(per_call):
+            for writer, step in zip(writers, single[(k + s) % 500], strict=True):
+                writer.append(step)
+        for writer in writers:
+            writer.end()
+
+    def assign(k: int) -> None:
+        for s in range(per_call):
+            for name, value in every[(k + s) % 500].items():
+                out[name][:, s] = value
+
+    def verify() -> None:
+        client.flush()
+        client.reset(table)
+        for step in every[:64]:
+            vector.append(step, going, going)
+        vector.end()
+        client.flush()
+        for item in np.asarray(client.sample(64, table)["obs"]):
+            env = int(np.argmax((data["obs"][:envs] == item[0]).all(1)))
+            if not (item == data["obs"][env : env + 64 * envs : envs]).all():
+                raise WrongResult("a trajectory of an environment is not its rows in order")
+
+    return measurement(
+        f"vector-{where}",
+        "an episode of 100 steps of 64 environments, end included",
+        [
+            Candidate("gear, one writer for all", at_once),
+            Candidate("gear, 64 writers", each),
+        ],
+        [Candidate("NumPy assigns the same values", assign)],
+        data, per_call=envs * per_call, unit="steps", bar="reported", calls=10, verify=verify,
+    )  # fmt: skip
+
+
 def embedded(data: Columns) -> Iterator[Measurement]:
     """In process."""
     with gear.embedded() as client:
@@ -211,11 +282,13 @@ def shared(data: Columns) -> Iterator[Measurement]:
         yield from inserts(data, client, "shm")
 
 
+ROWS = ("windows", "insert", "packed", "append", "episode", "vector")
+
 GROUPS: list[tuple[tuple[str, ...], Callable[[Columns], Iterator[Measurement]]]] = [
     (("import", "ready"), start_up),
     (("sample-uniform",), lambda data: steps(data, gear.Uniform())),
     (("sample-prioritized", "update"), lambda data: steps(data, gear.Prioritized(0.6))),
-    (("windows-inproc", "insert-inproc", "append-inproc", "episode-inproc"), embedded),
-    (("windows-shm", "insert-shm", "append-shm", "episode-shm"), shared),
+    (tuple(f"{n}-inproc" for n in ROWS), embedded),
+    (tuple(f"{n}-shm" for n in ROWS), shared),
 ]
 """Names of a group's measurements, and what makes them."""

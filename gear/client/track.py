@@ -85,8 +85,8 @@ class Track:
             self._put(step, at)
         except KeyError:  # nested, or with wrong names
             checked = self._port.codec.step(step)
-            for field in self._fields:
-                field[-1][at] = checked[field[0]]
+            for kind, strip in zip(self._kinds, self._strips, strict=True):
+                strip[at] = checked[kind[0]]
         self._at = at = at + 1
         if at == self._limit and self._by_rows:
             self.publish(None, wait=False)
@@ -103,9 +103,9 @@ class Track:
             self._advance()
         at = self._at
         take = min(end - begin, self._limit - at)
-        for field, array in zip(self._fields, arrays, strict=True):
-            field[-1][at : at + take] = array[begin : begin + take]
-        self._at = at + take
+        self._at = stop = at + take
+        for strip, array in zip(self._strips, arrays, strict=True):
+            strip[at:stop] = array[begin : begin + take]
         return take
 
     def filled(self) -> None:
@@ -183,12 +183,14 @@ class Track:
         """Begin a piece; its first block comes with the first row."""
         self._piece = Piece(self._port, flags)
         self._before = self._at = self._limit = 0
-        self._fields: list[tuple[Any, ...]] = []
+        self._strips: list[np.ndarray] = []  # of the current block: dtype[block_steps, *shape] per step column
 
     def _put(self, step: Mapping[str, Any], at: int) -> None:
         """Write a step into row `at` of the current block."""
         ndarray = np.ndarray
-        for name, dtype, shape, plain, native, low, high, column, strip in self._fields:
+        for (name, dtype, shape, plain, native, low, high, column), strip in zip(
+            self._kinds, self._strips, strict=True
+        ):
             value = step[name]
             kind = type(value)
             if kind is ndarray:
@@ -214,8 +216,7 @@ class Track:
             if self._at == self._limit:
                 self._advance()
             return
-        strips = self._piece.extend()
-        self._fields = [(*kind, strip) for kind, strip in zip(self._kinds, strips, strict=True)]
+        self._strips = self._piece.extend()
         self._before, self._at = length, 0
         self._limit = min(self._port.layout.block_steps, self._port.max_length - length)
 
@@ -253,8 +254,8 @@ class Track:
     def _renew(self) -> None:
         """Write on where the current block is now: a commit, also one that failed, may have given it a real place."""
         strips = self._piece.strips_of(self._before // self._port.layout.block_steps)
-        if self._fields and strips is not None:
-            self._fields = [(*kind, strip) for kind, strip in zip(self._kinds, strips, strict=True)]
+        if self._strips and strips is not None:
+            self._strips = strips
 
 
 def _kind(column: Column) -> tuple[Any, ...]:
