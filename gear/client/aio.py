@@ -2,7 +2,8 @@
 
 They may be awaited from any number of event loops. Cancelling the task ends the verb as its timeout would, and the
 task ends when that is done, so that its effect is known: a sample gives back what it drew; an insert is taken back
-unless it was committed already; `outcome` of the CancelledError says which.
+unless it was committed already; `outcome` of the CancelledError says which. A selection for several parties that
+comes for a cancelled task has nobody to release it and ends at its `ttl`.
 """
 
 from __future__ import annotations
