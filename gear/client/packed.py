@@ -220,9 +220,17 @@ def _listed(port: Port, trajectories: Sequence[Mapping[str, Any]]) -> Many:
         except DataError as error:
             raise _refused(index, len(trajectories), error) from None
 
+    room = [a[:0] for a in encoded[0].arrays] if encoded else []  # used again and again: fresh pages are slow
+
     def rows(pieces: list[Part]) -> tuple[list[np.ndarray], Sequence[int]]:
-        parts = [[a[p.begin : p.begin + p.steps] for a in encoded[p.of].arrays] for p in pieces]
-        joined = [np.ascontiguousarray(np.concatenate(column)) for column in zip(*parts, strict=True)]
+        total = sum(p.steps for p in pieces)
+        if total > len(room[0]):
+            room[:] = [np.empty((total, *a.shape[1:]), a.dtype) for a in room]
+        parts = [
+            e.arrays if p.steps == e.steps else [a[p.begin : p.begin + p.steps] for a in e.arrays]
+            for p, e in ((p, encoded[p.of]) for p in pieces)
+        ]
+        joined = [np.concatenate(c, out=a[:total]) for c, a in zip(zip(*parts, strict=True), room, strict=True)]
         return joined, list(accumulate((p.steps for p in pieces[:-1]), initial=0))
 
     columns = zip(*(one.rows for one in encoded), strict=True)
