@@ -33,6 +33,7 @@ setup(
         "pyzmq>=26",
         "msgspec>=0.19",
         "ml_dtypes>=0.5",
+        "tomli>=2; python_version < '3.11'",
     ],
     extras_require={
         "torch": ["torch>=2.4"],
