@@ -16,7 +16,7 @@ FIRST = 10
 BUCKETS = 26
 """Buckets with a bound, up to ``2 ** 35`` ns (34 s); one more holds the rest."""
 
-BOUNDS = tuple(2 ** (FIRST + k) * 1e-9 for k in range(BUCKETS))
+BOUNDS = tuple(2 ** (FIRST + k) / 1e9 for k in range(BUCKETS))
 """Upper bounds in seconds, inclusive."""
 
 _NANOSECONDS = BUCKETS + 1
