@@ -27,7 +27,7 @@ setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     packages=find_packages(include=["gear", "gear.*"]),
-    package_data={"gear": ["py.typed"]},
+    package_data={"gear": ["py.typed", "server/dashboard.json"]},
     python_requires=">=3.10,<3.14",
     install_requires=[
         "numpy>=2.0",
