@@ -110,9 +110,10 @@ class Service:
         except Exception as error:  # a bug of ours must not take down everybody else's tables
             logger.exception("request %s of client %s failed", type(body).__name__, client.identity.hex()[:8])
             self._refuse(client, request, GearError(f"internal error of the server: {error!r}; see its log"))
+        answered, self._asking = self._asking is None, None
         row = self._latencies.rows.get(type(body))
         if row is not None:
-            if self._asking is None:
+            if answered:
                 Latencies.count(row, clock() - began)
             else:  # parked: counted when it is answered
                 client.parked[request] = (row, began)
