@@ -20,19 +20,6 @@ MOST_LOOKS = 1 << 18
 
 
 @kernel
-def _raw(segment, params, index):
-    """The item's priority as it was given; computed back from its leaf where it is not stored."""
-    raw = float32s(segment, params, f.R_RAW)
-    if raw.shape[0] > 0:
-        return np.float64(raw[index])
-    leaf = float64s(segment, params, f.R_TREE)[index]
-    if leaf <= 0.0:
-        return 0.0
-    floats = float64s(segment, params, f.R_FLOATS)
-    return max(0.0, leaf ** (1.0 / floats[f.ALPHA]) - floats[f.EPS])
-
-
-@kernel
 def keeps_priorities(segment, params):
     """Whether items of the table have priorities."""
     return float32s(segment, params, f.R_RAW).shape[0] > 0 or params[f.P_SAMPLER] == f.PRIORITIZED
@@ -51,6 +38,11 @@ def scan(segment, params, slot, order, item, ids, trajectories, positions, lengt
     steps, stride, window = params[f.P_BLOCK_STEPS], params[f.P_STRIDE], params[f.P_LENGTH]
     kind, head = params[f.P_ITEM], params[f.P_ITEM] == f.WINDOW and params[f.P_EDGE] == f.HEAD
     prefix = params[f.P_TABLE] << f.ID_TABLE_SHIFT | params[f.P_SHARD] << f.ID_SHARD_SHIFT
+    raw = float32s(segment, params, f.R_RAW)
+    tree = float64s(segment, params, f.R_TREE)
+    floats = float64s(segment, params, f.R_FLOATS)
+    stored_raw, kept = raw.shape[0] > 0, priorities.shape[0] > 0
+    exponent = 1.0 if stored_raw or not kept else 1.0 / floats[f.ALPHA]
     n, looks, most = 0, 0, ids.shape[0]
     while slot < params[f.P_SLOTS] and n < most and looks < MOST_LOOKS:
         at = slot * f.SLOT_FIELDS
@@ -84,8 +76,11 @@ def scan(segment, params, slot, order, item, ids, trajectories, positions, lengt
             else:
                 lengths[n] = min(window, slots[at + f.LENGTH] - t)
             positions[n] = t
-            if priorities.shape[0] > 0:
-                priorities[n] = _raw(segment, params, index)
+            if stored_raw and kept:
+                priorities[n] = raw[index]
+            elif kept:  # computed back from its leaf
+                leaf = tree[index]
+                priorities[n] = max(0.0, leaf**exponent - floats[f.EPS]) if leaf > 0.0 else 0.0
             n += 1
         if item >= total:
             slot += 1
