@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -182,3 +184,11 @@ def test_a_wrong_field_is_refused_naming_file_table_field_and_both_values(line, 
 def test_values_nested_without_end_are_refused():
     with pytest.raises(gear.SchemaError, match="expected TOML"):
         toml.from_toml("x = " + "[" * 100_000, "my.toml")
+
+
+def test_the_documented_file_is_one():
+    text = (Path(__file__).parent.parent / "docs" / "tables.md").read_text()
+    documented = text.partition("```toml\n")[2].partition("```")[0]
+    tables = toml.from_toml(documented)
+    assert [table.name for table in tables] == ["replay", "rollouts"]
+    assert toml.to_toml(tables) == documented
