@@ -53,7 +53,7 @@ class Supervisor:
         self._options, self._announce = options, announce
         self._context = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
-        self._stopping = False
+        self._stopping = self._serving = False
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._shard: subprocess.Popen[bytes] | None = None
         self._place: Place | None = None
@@ -155,15 +155,14 @@ class Supervisor:
     def _serve(self, name: str, creation: Creation, line: str) -> int:
         """Answer discovery until told to stop or the shard is gone; say `line` when the tables are there."""
         assert self._shard is not None
-        announced = False
         poll, shard = select.poll(), os.pidfd_open(self._shard.pid)
         for descriptor in (int(self._router.fd), self._wake_reader, shard):
             poll.register(descriptor, select.POLLIN)
         try:
             while not self._stopping:
-                if not announced and creation.over:
+                if not self._serving and creation.over:
                     self._announce(line)
-                    announced = True
+                    self._serving = True
                 self._answer_all(name)
                 came = dict(poll.poll(60_000))
                 if self._wake_reader in came:
@@ -226,7 +225,8 @@ class Supervisor:
             if shard.stdout is not None:
                 shard.stdout.close()
         if self._place is not None:
-            kept = self._place.leave(self._options.discard)
+            # What a server holds that never said it serves is nothing anybody wants back.
+            kept = self._place.leave(self._options.discard or not self._serving)
             if kept:
                 logger.warning(
                     "%s of tables are kept in %s; start with --discard to remove them",

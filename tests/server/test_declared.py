@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 
 import gear
 from gear import toml
 from gear.server import cli
+from gear.server.config import Options
 from gear.server.declared import read_tables
+from gear.server.runtime import runtime_directory
+from gear.server.supervisor import Supervisor
 from gear.storage.layout import Layout
 from tests.transport.helpers import table
 
@@ -85,3 +90,16 @@ def test_memory_is_that_of_all_tables_together(write):
     assert [t.name for t in read_tables(write(GOOD), GIB)] == ["one", "two"]
     with pytest.raises(gear.InsufficientMemory, match="table 'two' and those before it need"):
         read_tables(write(GOOD), Layout(table("one")).nbytes * 3 // 2)
+
+
+def test_a_table_that_cannot_be_created_after_all_ends_the_start_and_leaves_nothing():
+    """The second one does not fit; the options were not checked before."""
+    tables = (table("one"), table("two"))
+    memory = Layout(tables[0]).nbytes * 3 // 2
+    name = f"test-{uuid.uuid4().hex[:12]}"
+    options = Options(name, "127.0.0.1", 0, "cpu", memory, "", "error", False, 1.0, tables)
+    announced: list[str] = []
+    with pytest.raises(gear.InsufficientMemory, match="table 'two' needs"):
+        Supervisor(options, announced.append).run()
+    assert announced == []
+    assert not list(runtime_directory().glob(f"{name}.*"))
