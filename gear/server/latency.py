@@ -24,12 +24,19 @@ _NANOSECONDS = BUCKETS + 1
 
 _CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 
-__all__ = ["BOUNDS", "BUCKETS", "Latencies", "clock", "kind_of", "quantile"]
+__all__ = ["BOUNDS", "BUCKETS", "Latencies", "clock", "count", "kind_of", "quantile"]
 
 
 def kind_of(message: type) -> str:
     """The kind of a message for people: ``GiveBack`` is ``give_back``."""
     return _CAPITAL.sub("_", message.__name__).lower()
+
+
+def count(row: list[int], nanoseconds: int) -> None:
+    """One more request of the row's kind."""
+    bucket = (nanoseconds - 1 >> FIRST).bit_length() if nanoseconds > 0 else 0
+    row[bucket if bucket < BUCKETS else BUCKETS] += 1
+    row[_NANOSECONDS] += nanoseconds
 
 
 class Latencies:
@@ -42,13 +49,6 @@ class Latencies:
 
     def __init__(self, kinds: list[type]) -> None:
         self.rows: dict[type, list[int]] = {kind: [0] * (BUCKETS + 2) for kind in kinds}
-
-    @staticmethod
-    def count(row: list[int], nanoseconds: int) -> None:
-        """One more request of the row's kind."""
-        bucket = (nanoseconds - 1 >> FIRST).bit_length() if nanoseconds > 0 else 0
-        row[bucket if bucket < BUCKETS else BUCKETS] += 1
-        row[_NANOSECONDS] += nanoseconds
 
     def figures(self) -> dict[str, dict[str, Any]]:
         """By kind, where there were any: counts per bucket, int[BUCKETS + 1], and seconds altogether."""

@@ -19,7 +19,7 @@ import numpy as np
 from gear.batch import Selection
 from gear.errors import GearError, ProtocolError
 from gear.server.clients import Client, Clients
-from gear.server.latency import Latencies, clock
+from gear.server.latency import Latencies, clock, count
 from gear.server.tables import Hosted, Tables
 from gear.storage import listing
 from gear.storage.layout import Grant
@@ -88,6 +88,7 @@ class Service:
             m.Scan: self._scan,
         }
         self._latencies = Latencies(list(self._handlers))
+        self._rows = self._latencies.rows
         self._asking: Client | None = None  # whose request is being handled, until it is answered
         self._asked = 0
 
@@ -111,10 +112,10 @@ class Service:
             logger.exception("request %s of client %s failed", type(body).__name__, client.identity.hex()[:8])
             self._refuse(client, request, GearError(f"internal error of the server: {error!r}; see its log"))
         answered, self._asking = self._asking is None, None
-        row = self._latencies.rows.get(type(body))
+        row = self._rows.get(type(body))
         if row is not None:
             if answered:
-                Latencies.count(row, clock() - began)
+                count(row, clock() - began)
             else:  # parked: counted when it is answered
                 client.parked[request] = (row, began)
 
@@ -125,7 +126,7 @@ class Service:
             if client is self._asking and request == self._asked:
                 self._asking = None
             elif client.parked and (waited := client.parked.pop(request, None)) is not None:
-                Latencies.count(waited[0], clock() - waited[1])
+                count(waited[0], clock() - waited[1])
 
     # Clients
 

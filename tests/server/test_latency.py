@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gear.server.latency import BOUNDS, BUCKETS, Latencies, kind_of, quantile
+from gear.server.latency import BOUNDS, BUCKETS, Latencies, count, kind_of, quantile
 from gear.transport import messages as m
 
 
 def counted(*nanoseconds: int) -> list[int]:
     latencies = Latencies([m.Select])
     for number in nanoseconds:
-        Latencies.count(latencies.rows[m.Select], number)
+        count(latencies.rows[m.Select], number)
     return latencies.figures()["select"]["buckets"]
 
 
@@ -27,8 +27,8 @@ def test_a_latency_lies_in_the_first_bucket_whose_bound_it_does_not_exceed(nanos
 
 def test_figures_are_the_kinds_that_came_with_their_seconds():
     latencies = Latencies([m.Select, m.GiveBack])
-    Latencies.count(latencies.rows[m.GiveBack], 1_500_000)
-    Latencies.count(latencies.rows[m.GiveBack], 500_000)
+    count(latencies.rows[m.GiveBack], 1_500_000)
+    count(latencies.rows[m.GiveBack], 500_000)
     assert latencies.figures().keys() == {"give_back"}
     assert latencies.figures()["give_back"]["seconds"] == pytest.approx(0.002)
     assert kind_of(m.CreateTable) == "create_table"
