@@ -106,7 +106,9 @@ def _struct(cls: Any, value: object, where: str, path: str, given: Mapping[str, 
 
 
 def _value(hint: Any, value: object, where: str, path: str) -> Any:
-    kinds = typing.get_args(hint)
+    kinds = tuple(kind for kind in typing.get_args(hint) if kind is not types.NoneType)  # TOML has no null
+    if _is_union(hint) and len(kinds) == 1:
+        return _value(kinds[0], value, where, path)
     if _is_struct(hint):
         return _struct(hint, value, where, path)
     if _is_union(hint) and all(map(_is_struct, kinds)):

@@ -12,7 +12,7 @@ import numpy as np
 
 from gear.kernels.compile import kernel
 from gear.storage import fields as f
-from gear.storage.directory import float32s, float64s, int32s, int64s
+from gear.storage.directory import float64s, int32s, int64s
 from gear.storage.items import item_index
 
 MOST_LOOKS = 1 << 18
@@ -22,7 +22,7 @@ MOST_LOOKS = 1 << 18
 @kernel
 def keeps_priorities(segment, params):
     """Whether items of the table have priorities."""
-    return float32s(segment, params, f.R_RAW).shape[0] > 0 or params[f.P_SAMPLER] == f.PRIORITIZED
+    return float64s(segment, params, f.R_RAW).shape[0] > 0 or params[f.P_SAMPLER] == f.PRIORITIZED
 
 
 @kernel
@@ -38,7 +38,7 @@ def scan(segment, params, slot, order, item, ids, trajectories, positions, lengt
     steps, stride, window = params[f.P_BLOCK_STEPS], params[f.P_STRIDE], params[f.P_LENGTH]
     kind, head = params[f.P_ITEM], params[f.P_ITEM] == f.WINDOW and params[f.P_EDGE] == f.HEAD
     prefix = params[f.P_TABLE] << f.ID_TABLE_SHIFT | params[f.P_SHARD] << f.ID_SHARD_SHIFT
-    raw = float32s(segment, params, f.R_RAW)
+    raw = float64s(segment, params, f.R_RAW)
     tree = float64s(segment, params, f.R_TREE)
     floats = float64s(segment, params, f.R_FLOATS)
     stored_raw, kept = raw.shape[0] > 0, priorities.shape[0] > 0

@@ -104,6 +104,8 @@ def test_the_listed_rows_are_the_ones_of_the_trajectory():
         (gear.Prioritized(0.0), {}),
         (gear.Prioritized(0.5), {"max_times_sampled": 9}),
         (gear.Uniform(), {"remover": gear.Prioritized(0.5)}),
+        (gear.MaxHeap(), {}),
+        (gear.Epochs(), {"remover": gear.MinHeap()}),
     ],
 )
 def test_priorities_are_the_raw_ones(sampler, fields):
