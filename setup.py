@@ -16,6 +16,8 @@ test = [
     "torch>=2.4",
 ]
 
+watch = ["prometheus-client>=0.19", "rich>=13"]  # gear-server --metrics-port, gear top
+
 setup(
     name="gear-replay",
     version="0.1.0.dev0",
@@ -25,7 +27,7 @@ setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     packages=find_packages(include=["gear", "gear.*"]),
-    package_data={"gear": ["py.typed"]},
+    package_data={"gear": ["py.typed", "server/dashboard.json"]},
     python_requires=">=3.10,<3.14",
     install_requires=[
         "numpy>=2.0",
@@ -33,15 +35,17 @@ setup(
         "pyzmq>=26",
         "msgspec>=0.19",
         "ml_dtypes>=0.5",
+        "tomli>=2; python_version < '3.11'",
     ],
     extras_require={
         "torch": ["torch>=2.4"],
         "cuda": ["torch>=2.4", "numba-cuda[cu13]>=0.20"],
         "rdma": ["pyverbs>=44"],
         "ray": ["ray>=2.40"],
+        "watch": watch,
         "demo": ["gymnasium>=1.0", "matplotlib>=3.9", "rich>=13", "torch>=2.4"],
-        "test": [*test, "rich>=13"],
-        "dev": [*test, "rich>=13", "mypy>=1.14", "ruff>=0.9"],
+        "test": [*test, *watch],
+        "dev": [*test, *watch, "mypy>=1.14", "ruff>=0.9"],
     },
     entry_points={
         "console_scripts": [

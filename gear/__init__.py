@@ -56,13 +56,14 @@ if TYPE_CHECKING:
     from gear.client.vector import VectorWriter
     from gear.client.writer import Writer
     from gear.infer import table_like
+    from gear.page import Page
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
     "AuthenticationError", "Batch", "Bytes", "Client", "Closed", "Column", "ConnectionLost", "DataError",
     "DeadlineExceeded", "DeviceError", "Epochs", "Fifo", "GearError", "InsufficientMemory", "Lifo", "Loader",
-    "MaxHeap", "MinHeap", "MinSize", "PinLost", "Prioritized", "ProtocolError", "Query", "Queue",
+    "MaxHeap", "MinHeap", "MinSize", "Page", "PinLost", "Prioritized", "ProtocolError", "Query", "Queue",
     "SampleToInsertRatio", "SchemaError", "Selection", "ServerConflict", "Stack", "Step", "Steps", "Table",
     "TableMismatch", "TableNotFound", "Trajectories", "Uniform", "Update", "VectorWriter", "View", "Whole", "Window",
     "Writer", "connect", "embedded", "final_observation", "table_like",
@@ -71,6 +72,7 @@ __all__ = [
 _LAZY = {
     "Client": "gear.client",
     "Loader": "gear.client.loader",
+    "Page": "gear.page",
     "VectorWriter": "gear.client.vector",
     "Writer": "gear.client.writer",
     "connect": "gear.client",

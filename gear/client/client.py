@@ -14,6 +14,7 @@ from gear.batch import Batch
 from gear.client import arguments as check
 from gear.client.aio import Coroutines
 from gear.client.deadline import left, until
+from gear.client.listing import Listing
 from gear.errors import GearError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
-class Client(Coroutines):
+class Client(Coroutines, Listing):
     """Inserts trajectories and samples batches; made by `connect` or `embedded`.
 
     `table` may be left out of every call while there is one table. Timeouts are in seconds: None and infinity

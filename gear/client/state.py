@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from gear.batch import Batch
     from gear.client.loader import Loader
+    from gear.client.port import Port
     from gear.client.reader import Reader
     from gear.client.writing import Writing
     from gear.query import Plan
@@ -42,8 +43,8 @@ class State:
         self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
         self._threads = Threads()
 
-    def _publish(self, reader: Reader, timeout: float | None) -> None:
-        """Let a sample see what this client's writers have written."""
+    def _publish(self, of: Reader | Port, timeout: float | None) -> None:
+        """Let whoever reads that table see what this client's writers have written."""
         for writer in list(self._writers):
-            if writer.table is reader.open:
+            if writer.table is of.open:
                 writer.publish(timeout)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import gear
-from gear.errors import AuthenticationError, DeviceError, GearError
+from gear.errors import AuthenticationError, DeviceError, GearError, InsufficientMemory, SchemaError
 from gear.transport.discovery import DEFAULT_PORT
 
+_WRONG_OPTIONS = (DeviceError, AuthenticationError, SchemaError, InsufficientMemory)
 _LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -57,6 +58,10 @@ def _server_parser() -> argparse.ArgumentParser:
     add("--port", type=_checked(_port), default=DEFAULT_PORT, help="public port, 0 for any free one")
     add("--name", type=_checked(check_name), default=None, help="name of the server on this host (default gear-PORT)")
     add("--memory", type=_checked(parse_size), default=None, help="most that all tables may take, such as 8GiB")
+    add("--tables", default=None, metavar="FILE", help="TOML file of tables to create, see docs/tables.md")
+    add(
+        "--metrics-port", type=_checked(_port), default=None, help="serve Prometheus metrics there, 0 for any free port"
+    )
     add("--token-file", default=None, help="file with the token that clients must give, of mode 0600")
     add("--log-level", choices=_LEVELS, default="info")
     add("--discard", action="store_true", help="remove tables kept by an earlier server, and our own at the end")
@@ -68,6 +73,7 @@ def _server_parser() -> argparse.ArgumentParser:
 def server_main(arguments: Sequence[str] | None = None) -> int:
     """`gear-server`. Exit codes: 0 stopped by a signal, 1 could not start or lost its shard, 2 wrong options."""
     from gear.server import config
+    from gear.server.declared import read_tables
     from gear.server.supervisor import Supervisor
 
     parsed = _server_parser().parse_args(arguments)
@@ -76,59 +82,63 @@ def server_main(arguments: Sequence[str] | None = None) -> int:
     )
     try:
         host = config.resolve(parsed.host)
+        memory = config.default_memory() if parsed.memory is None else parsed.memory
         options = config.Options(
             name=parsed.name or "",
             host=host,
             port=parsed.port,
             devices=config.check_devices(parsed.devices),
-            memory=config.default_memory() if parsed.memory is None else parsed.memory,
+            memory=memory,
             token=config.read_token(parsed.token_file, host),
             log_level=parsed.log_level,
             discard=parsed.discard,
             client_timeout=parsed.client_timeout,
+            tables=() if parsed.tables is None else tuple(read_tables(parsed.tables, memory)),
+            metrics_port=parsed.metrics_port,
         )
+    except GearError as error:
+        _print(f"gear-server: error: {error}", sys.stderr)
+        return 2 if isinstance(error, _WRONG_OPTIONS) else 1
+    try:
         return Supervisor(options, _print).run()
     except GearError as error:
         _print(f"gear-server: error: {error}", sys.stderr)
-        return 2 if isinstance(error, (DeviceError, AuthenticationError)) else 1
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    from gear.server import ask, top
+
+    parser = argparse.ArgumentParser("gear", description="Ask a GEAR server.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"gear {gear.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text, add, run in (
+        ("info", "figures of a server and of its tables", ask.add_info_arguments, ask.info),
+        ("tables", "the tables of a server as TOML that gear-server --tables takes", None, ask.tables),
+        ("top", "what a server does, live: rates, waits and latencies", top.add_arguments, top.run),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("address", help=f"HOST:PORT (default port {DEFAULT_PORT})")
+        command.add_argument("--token-file", default=None, help="file with the server's token (default: GEAR_TOKEN)")
+        command.add_argument("--timeout", type=_checked(_seconds), default=10.0, help="seconds to wait for an answer")
+        if add is not None:
+            add(command)
+        command.set_defaults(run=run)
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """`gear`: ask a running server."""
-    parser = argparse.ArgumentParser("gear", description="Ask a GEAR server.", allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=f"gear {gear.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True)
-    info = commands.add_parser("info", help="figures of a server and of its tables")
-    info.add_argument("address", help=f"HOST:PORT (default port {DEFAULT_PORT})")
-    info.add_argument("--json", action="store_true", help="as JSON")
-    info.add_argument("--token-file", default=None, help="file with the server's token (default: variable GEAR_TOKEN)")
-    info.add_argument("--timeout", type=_checked(_seconds), default=10.0)
-    parsed = parser.parse_args(arguments)
+    from gear.server.config import token_of
+
+    parsed = _parser().parse_args(arguments)
     try:
-        figures = _figures(parsed.address, parsed.token_file, parsed.timeout)
+        token = os.environ.get("GEAR_TOKEN", "") if parsed.token_file is None else token_of(parsed.token_file)
+        outcome = parsed.run(parsed, token)
     except (GearError, OSError) as error:
         _print(f"gear: error: {error}", sys.stderr)
         return 1
-    _print(json.dumps(figures, indent=2) if parsed.json else "\n".join(_lines(figures)))
-    return 0
-
-
-def _figures(address: str, token_file: str | None, timeout: float) -> dict[str, Any]:
-    from gear.server.config import token_of
-    from gear.transport.shm import connect
-
-    session = connect(address, None if token_file is None else token_of(token_file), timeout)
-    try:
-        return session.info(timeout)
-    finally:
-        session.close()
-
-
-def _lines(figures: dict[str, Any], indent: str = "") -> list[str]:
-    lines = []
-    for name, value in figures.items():
-        if isinstance(value, dict):
-            lines += [f"{indent}{name}:", *_lines(value, indent + "  ")]
-        else:
-            lines.append(f"{indent}{name}: {value:.6g}" if isinstance(value, float) else f"{indent}{name}: {value}")
-    return lines
+    if isinstance(outcome, str):
+        _print(outcome)
+        return 0
+    return int(outcome)

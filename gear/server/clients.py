@@ -32,6 +32,7 @@ class Client:
     attempt : number of that connection.
     last : highest request number received.
     answers : by request number, until the client has them.
+    parked : by request number without an answer yet, what counts its kind's latencies and when it came (ns).
     rows : its number in each table it uses.
     told : (table, pin) it was told to let go of, until it does.
     lock : descriptor of its lock file, None before it proved shared memory.
@@ -43,6 +44,7 @@ class Client:
     attempt: int = 0
     last: int = 0
     answers: dict[int, list[bytes]] = field(default_factory=dict)
+    parked: dict[int, tuple[list[int], int]] = field(default_factory=dict)
     rows: dict[int, int] = field(default_factory=dict)
     told: set[tuple[int, int]] = field(default_factory=set)
     lock: int | None = None

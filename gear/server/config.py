@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from gear.errors import AuthenticationError, DeviceError, ServerConflict
+from gear.schema import Table
 from gear.storage.memory import SHARED, size_text
 from gear.transport.discovery import MOST_TOKEN
 
@@ -36,6 +37,8 @@ class Options(msgspec.Struct, frozen=True):
     log_level: str
     discard: bool
     client_timeout: float
+    tables: tuple[Table, ...] = ()
+    metrics_port: int | None = None
 
 
 class ShardOptions(msgspec.Struct, frozen=True):

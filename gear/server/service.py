@@ -19,7 +19,9 @@ import numpy as np
 from gear.batch import Selection
 from gear.errors import GearError, ProtocolError
 from gear.server.clients import Client, Clients
+from gear.server.latency import Latencies, clock, count
 from gear.server.tables import Hosted, Tables
+from gear.storage import listing
 from gear.storage.layout import Grant
 from gear.storage.queue import CommitDone
 from gear.transport import messages as m
@@ -32,6 +34,8 @@ Send = Callable[[Client, int, m.Message, list[bytes]], None]
 
 _RECLAIM_SECONDS = 0.05
 _NOTHING: list[bytes] = []
+_OPEN = frozenset((m.Attach, m.Goodbye, m.Info, m.Releases, m.Describe, m.Measure))
+"""Requests that need no shared memory."""
 
 
 class Service:
@@ -61,7 +65,7 @@ class Service:
         about: Callable[[], dict[str, Any]],
     ) -> None:
         self.tables = Tables(directory, memory, wake)
-        self._clients, self._send, self._about = clients, send, about
+        self._clients, self._transmit, self._about = clients, send, about
         self._handlers: dict[type, Callable[[Client, int, Any, list[bytes]], None]] = {
             m.Attach: self._attach,
             m.Goodbye: self._goodbye,
@@ -79,18 +83,27 @@ class Service:
             m.Info: self._info,
             m.Releases: self._done,
             m.Explain: self._explain,
+            m.Describe: self._describe,
+            m.Measure: self._measure,
+            m.Scan: self._scan,
         }
+        self._latencies = Latencies(list(self._handlers))
+        self._rows = self._latencies.rows
+        self._asking: Client | None = None  # whose request is being handled, until it is answered
+        self._asked = 0
 
     def handle(self, client: Client, envelope: m.Envelope, parts: list[bytes]) -> None:
         """Do a request, once; its answer is sent now or later."""
         request, body = envelope.request, envelope.body
+        began = clock()
+        self._asking, self._asked = client, request
         try:
             if envelope.releases:
                 self._release(client, envelope.releases)
             handler = self._handlers.get(type(body))
             if handler is None:
                 raise ProtocolError(f"{type(body).__name__} is not for a shard")
-            if client.lock is None and type(body) not in (m.Attach, m.Goodbye, m.Info, m.Releases):
+            if client.lock is None and type(body) not in _OPEN:
                 raise ProtocolError(f"{type(body).__name__} came before Attach: prove shared memory first")
             handler(client, request, body, parts)
         except GearError as error:
@@ -98,6 +111,22 @@ class Service:
         except Exception as error:  # a bug of ours must not take down everybody else's tables
             logger.exception("request %s of client %s failed", type(body).__name__, client.identity.hex()[:8])
             self._refuse(client, request, GearError(f"internal error of the server: {error!r}; see its log"))
+        answered, self._asking = self._asking is None, None
+        row = self._rows.get(type(body))
+        if row is not None:
+            if answered:
+                count(row, clock() - began)
+            else:  # parked: counted when it is answered
+                client.parked[request] = (row, began)
+
+    def _send(self, client: Client, request: int, body: m.Message, frames: list[bytes]) -> None:
+        """Send a message; the answer to a request ends its latency."""
+        self._transmit(client, request, body, frames)
+        if request:
+            if client is self._asking and request == self._asked:
+                self._asking = None
+            elif client.parked and (waited := client.parked.pop(request, None)) is not None:
+                count(waited[0], clock() - waited[1])
 
     # Clients
 
@@ -308,14 +337,31 @@ class Service:
         hosted, _ = self._row(client, body.table)
         self._send(client, request, m.Explained(hosted.queue.insert_obstacle()[:4096]), _NOTHING)
 
+    def _describe(self, client: Client, request: int, body: m.Describe, parts: list[bytes]) -> None:
+        self._send(client, request, m.Described([hosted.spec for hosted in self.tables]), _NOTHING)
+
+    def _scan(self, client: Client, request: int, body: m.Scan, parts: list[bytes]) -> None:
+        hosted, _ = self._row(client, body.table)
+        page, cursor = listing.scan(hosted.stored, body.cursor, body.most)
+        arrays = (page.ids, page.trajectories, page.positions, page.priorities, page.lengths)
+        answer = m.Scanned(cursor, len(page.ids), page.priorities is not None)
+        self._send(client, request, answer, [b"".join([a.tobytes() for a in arrays if a is not None])])
+
     def _info(self, client: Client, request: int, body: m.Info, parts: list[bytes]) -> None:
-        figures = self._about() | {
+        self._send(client, request, m.Informed(msgspec.msgpack.encode(self._figures())), _NOTHING)
+
+    def _measure(self, client: Client, request: int, body: m.Measure, parts: list[bytes]) -> None:
+        figures = self._figures() | {"requests": self._latencies.figures()}
+        figures["clients"]["connected"] -= 1
+        self._send(client, request, m.Informed(msgspec.msgpack.encode(figures)), _NOTHING)
+
+    def _figures(self) -> dict[str, Any]:
+        return self._about() | {
             "pid": os.getpid(),
             "clients": {"connected": len(self._clients) - self._clients.silent, "silent": self._clients.silent},
             "segment_bytes": self.tables.nbytes,
-            "tables": {hosted.name: hosted.stored.info() for hosted in self.tables},
+            "tables": {hosted.name: hosted.stored.info() | hosted.queue.info() for hosted in self.tables},
         }
-        self._send(client, request, m.Informed(msgspec.msgpack.encode(figures)), _NOTHING)
 
 
 def _deadline(timeout: float | None) -> float:

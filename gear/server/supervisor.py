@@ -20,6 +20,8 @@ import zmq
 
 from gear.errors import GearError, ProtocolError, ServerConflict
 from gear.server.config import Options, Ready, ShardOptions, memory_token
+from gear.server.declared import Creation
+from gear.server.metrics import Exporter
 from gear.server.runtime import Place, Record
 from gear.storage.memory import size_text
 from gear.transport import messages as m
@@ -51,11 +53,12 @@ class Supervisor:
         self._options, self._announce = options, announce
         self._context = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
-        self._stopping = False
+        self._stopping = self._serving = False
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._shard: subprocess.Popen[bytes] | None = None
         self._place: Place | None = None
         self._ready: Ready | None = None
+        self._exporter: Exporter | None = None
 
     def run(self) -> int:
         """Serve until SIGTERM or SIGINT (0) or until the shard dies (1)."""
@@ -64,6 +67,8 @@ class Supervisor:
                 for number in (signal.SIGTERM, signal.SIGINT):
                     signal.signal(number, lambda *_: self.stop())
             port = self._bind()
+            if self._options.metrics_port is not None:
+                self._exporter = Exporter(self._options, self._shards)
             name = self._options.name or f"gear-{port}"
             self._place = Place(name)
             directory = self._place.claim(self._options.discard)
@@ -73,17 +78,24 @@ class Supervisor:
             address = f"{self._options.host}:{port}"
             assert self._shard is not None
             self._place.write(Record(str(directory), os.getpid(), [self._shard.pid], address))
-            self._announce(
+            line = (
                 f"gear-server ready: address={address} name={name} devices={self._options.devices} "
                 f"memory={memory_token(self._options.memory)}"
             )
-            return self._serve(name)
+            if self._exporter is not None:
+                line += f" metrics={self._options.host}:{self._exporter.port}"
+            host = "127.0.0.1" if self._options.host == "0.0.0.0" else self._options.host
+            creation = Creation(self._options.tables, f"{host}:{port}", self._options.token, self._wake)
+            return self._serve(name, creation, line)
         finally:
             self._end()
 
     def stop(self) -> None:
         """End `run` soon; from a signal handler or another thread."""
         self._stopping = True
+        self._wake()
+
+    def _wake(self) -> None:
         try:
             os.write(self._wake_writer, b"\0")
         except BlockingIOError:
@@ -140,16 +152,22 @@ class Supervisor:
         if not self._stopping:
             self._ready = msgspec.json.decode(line, type=Ready)
 
-    def _serve(self, name: str) -> int:
-        """Answer discovery until told to stop or the shard is gone."""
+    def _serve(self, name: str, creation: Creation, line: str) -> int:
+        """Answer discovery until told to stop or the shard is gone; say `line` when the tables are there."""
         assert self._shard is not None
         poll, shard = select.poll(), os.pidfd_open(self._shard.pid)
         for descriptor in (int(self._router.fd), self._wake_reader, shard):
             poll.register(descriptor, select.POLLIN)
         try:
             while not self._stopping:
+                if not self._serving and creation.over:
+                    self._announce(line)
+                    self._serving = True
                 self._answer_all(name)
-                if shard in dict(poll.poll(60_000)):
+                came = dict(poll.poll(60_000))
+                if self._wake_reader in came:
+                    os.read(self._wake_reader, 4096)
+                if shard in came:
                     code = self._shard.wait()
                     logger.error("the shard died with exit code %d; this release does not start another one", code)
                     return 1
@@ -184,11 +202,16 @@ class Supervisor:
             raise ProtocolError(f"{type(body).__name__} is for a shard; ask Discover here")
         if not hmac.compare_digest(body.token.encode(), self._options.token.encode()):
             raise wire.wrong_token(body.token)
-        assert self._ready is not None
-        return m.Discovered(name, self._options.client_timeout, [m.Shard(0, self._ready.port, self._ready.socket)])
+        return m.Discovered(name, self._options.client_timeout, self._shards())
+
+    def _shards(self) -> list[m.Shard]:
+        """How to reach the shards that serve."""
+        return [] if self._ready is None else [m.Shard(0, self._ready.port, self._ready.socket)]
 
     def _end(self) -> None:
         """Stop the shard, remove what is not to be kept, let the name go."""
+        if self._exporter is not None:
+            self._exporter.close()
         shard = self._shard
         if shard is not None:
             if shard.poll() is None:
@@ -202,7 +225,8 @@ class Supervisor:
             if shard.stdout is not None:
                 shard.stdout.close()
         if self._place is not None:
-            kept = self._place.leave(self._options.discard)
+            # What a server holds that never said it serves is nothing anybody wants back.
+            kept = self._place.leave(self._options.discard or not self._serving)
             if kept:
                 logger.warning(
                     "%s of tables are kept in %s; start with --discard to remove them",

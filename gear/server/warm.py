@@ -9,6 +9,7 @@ import numpy as np
 from gear.kernels import host
 from gear.kernels.compile import compile_lock
 from gear.schema import Column, Prioritized, Step, Steps, Table
+from gear.storage import listing
 from gear.storage.fields import BEGIN, END
 from gear.storage.layout import COMMIT_ENTRY
 from gear.storage.queue import RequestQueue
@@ -48,6 +49,7 @@ def warm() -> None:
         stored.pins.expire(time.time() + 1)
         queue.allocate(client, 1, 1, deadline, results.append)
         bool(stored.drawable)
+        listing.scan(stored, b"", 1)
         spare = stored.lease(client, 1, 0)
         stored.give_back(client, spare.blocks, spare.slots)
         stored.reclaim()

@@ -103,4 +103,5 @@ def select(segment, params, size, credit, hurry, pin, ids, starts, lengths, prob
     counters[f.DRAWS] += n
     counters[f.RESERVED_ITEMS] -= size - n
     locate(segment, params, n, pin, ids, starts, lengths)
+    counters[f.DRAWN_STEPS] += lengths[:n].sum()
     return n, 0, smallest

@@ -65,8 +65,8 @@ REGIONS = (
     ITEM_COUNT, INSERTED_ITEMS, DELETED_ITEMS, SAMPLED_ITEMS, RESERVED_ITEMS,
     INSERTED, INSERTED_STEPS, EVICTED_COUNT, EVICTED_STEPS, EVICTED_EARLY, CONSUMED,
     DRAWS, REMOVER_DRAWS, OLDEST, NEWEST, LIVE_UNITS, LIVE_ITEMS, MOST_PER_UNIT, REMOVER_LIVE,
-    UPDATED, STALE, HELD_SLOTS, STAMP, EPOCH, EPOCH_DRAWN,
-) = range(37)  # fmt: skip
+    UPDATED, STALE, HELD_SLOTS, STAMP, EPOCH, EPOCH_DRAWN, DRAWN_STEPS,
+) = range(38)  # fmt: skip
 
 # LIVE_ITEMS: items that can be drawn now; not counted where `Prioritized` may draw an item twice.
 # LIVE_UNITS: entries of the list of blocks (or slots) that `Uniform` draws from.

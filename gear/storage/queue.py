@@ -17,6 +17,7 @@ import numpy as np
 from gear.errors import DeadlineExceeded, GearError, ProtocolError
 from gear.schema import Queue, Stack
 from gear.storage import fields as f
+from gear.storage.blocked import Blocked
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -75,6 +76,7 @@ class RequestQueue:
         self._commits: dict[int, deque[_Commit]] = {}
         self._selects: deque[_Select] = deque()
         self._allocates: deque[_Allocate] = deque()
+        self._readers, self._writers = Blocked(), Blocked()
 
     def commit(
         self,
@@ -129,6 +131,8 @@ class RequestQueue:
             self._selects.append(request)
             if self._commits:
                 self.advance()
+            else:
+                self._tally()
 
     def _try_select(self, request: _Select) -> bool:
         # A queue may be full before it holds a batch: then a short one makes room for who waits with more.
@@ -195,6 +199,24 @@ class RequestQueue:
         """Serve every parked request that can be served now, until nothing moves."""
         while self._serve_allocates() | self._serve_commits() | self._serve_selects():
             pass
+        self._tally()
+
+    def _tally(self) -> None:
+        """Take note of how many wait: selects, and writers' allocations and clients with commits."""
+        readers, writers = len(self._selects), len(self._commits) + len(self._allocates)
+        if readers != self._readers.count:
+            self._readers.become(readers)
+        if writers != self._writers.count:
+            self._writers.become(writers)
+
+    def info(self) -> dict[str, Any]:
+        """How many readers and writers wait, and how many seconds all of them together have waited. Plain data."""
+        return {
+            "waiting_readers": self._readers.count,
+            "waiting_writers": self._writers.count,
+            "blocked_reader_seconds": self._readers.seconds,
+            "blocked_writer_seconds": self._writers.seconds,
+        }
 
     @property
     def idle(self) -> bool:

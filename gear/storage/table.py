@@ -367,6 +367,7 @@ class StoredTable:
             "inserted_trajectories": f.INSERTED, "inserted_steps": f.INSERTED_STEPS,
             "inserted_items": f.INSERTED_ITEMS, "deleted_items": f.DELETED_ITEMS,
             "sampled_items": f.SAMPLED_ITEMS, "reserved_items": f.RESERVED_ITEMS, "draws": f.DRAWS, "epochs": f.EPOCH,
+            "drawn_steps": f.DRAWN_STEPS,
             "evicted_trajectories": f.EVICTED_COUNT, "evicted_steps": f.EVICTED_STEPS,
             "evicted_early": f.EVICTED_EARLY, "consumed_trajectories": f.CONSUMED,
             "updated_priorities": f.UPDATED, "stale_updates": f.STALE,
@@ -391,6 +392,8 @@ class StoredTable:
             "directory_bytes": layout.directory_bytes,
             "payload_bytes": int(c[f.STORED_STEPS]) * self.table.step_bytes + int(c[f.STORED]) * per_slot,
             "used_bytes": int(c[f.USED_BLOCKS]) * layout.block_bytes,
+            "inserted_bytes": int(c[f.INSERTED_STEPS]) * self.table.step_bytes + int(c[f.INSERTED]) * per_slot,
+            "sampled_bytes": int(c[f.DRAWN_STEPS]) * self.table.step_bytes + int(c[f.DRAWS]) * per_slot,
         }
         return result
 

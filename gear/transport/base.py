@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gear.batch import Selection, Update
+    from gear.page import Page
     from gear.query import Plan
     from gear.schema import Table
     from gear.storage.layout import Grant, Layout
@@ -146,6 +147,15 @@ class Session(Protocol):
         timeout: float | None,
     ) -> Update:
         """Set raw priorities; of duplicate ids the last wins; all or nothing."""
+        ...
+
+    def scan(self, table: OpenTable, cursor: bytes, most: int, timeout: float | None) -> tuple[Page, bytes]:
+        """The next page of a listing of the stored items, and the cursor of the one behind it.
+
+        An empty cursor begins; an empty one that is returned says that this was all. Cursors stay good: an item
+        that is stored all the time is listed exactly once, whatever is inserted or evicted between the pages.
+        A page may be shorter than `most`, even empty, before the end.
+        """
         ...
 
     def reset(self, table: OpenTable, timeout: float | None) -> None:

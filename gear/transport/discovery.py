@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 
@@ -32,6 +33,12 @@ def parse_address(address: str) -> tuple[str, int]:
     if match is None or not 0 < port < 65536:
         raise ProtocolError(f"expected an address like 'localhost:{DEFAULT_PORT}', got {address!r}")
     return match[1], port
+
+
+def endpoint_of(shard: m.Shard, host: str) -> str:
+    """Where to connect to a shard that a server at `host` named: its local socket, if that is of this host."""
+    local = shard.socket and os.path.exists(shard.socket)
+    return f"ipc://{shard.socket}" if local else f"tcp://{host}:{shard.port}"
 
 
 def check_token(token: str) -> None:

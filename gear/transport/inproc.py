@@ -16,6 +16,7 @@ import numpy as np
 
 from gear.batch import Selection
 from gear.errors import Closed, DeadlineExceeded, DeviceError, GearError, SchemaError, TableMismatch, TableNotFound
+from gear.storage import listing
 from gear.storage.fields import BEGIN
 from gear.storage.layout import COMMIT_ENTRY, Grant
 from gear.storage.queue import CommitDone, RequestQueue
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gear.batch import Update
+    from gear.page import Page
     from gear.query import Plan
     from gear.schema import Table
 
@@ -275,6 +277,11 @@ class InprocSession:
             self._advance(local)
             return update
 
+    def scan(self, table: OpenTable, cursor: bytes, most: int, timeout: float | None) -> tuple[Page, bytes]:
+        """The next page of a listing, and the cursor of the one behind it."""
+        with self._lock:
+            return listing.scan(self._local(table).stored, cursor, most)
+
     def reset(self, table: OpenTable, timeout: float | None) -> None:
         """Drop every trajectory of the table."""
         with self._lock:
@@ -286,7 +293,8 @@ class InprocSession:
         """Figures of each table."""
         with self._lock:
             self._check_open()
-            return {"path": self.path, "tables": {name: local.stored.info() for name, local in self._tables.items()}}
+            tables = {name: local.stored.info() | local.queue.info() for name, local in self._tables.items()}
+            return {"path": self.path, "tables": tables}
 
     def close(self) -> None:
         """Drop the tables; their memory goes when the last array over it does."""

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from gear.errors import GearError, by_name
+from gear.page import MOST_LISTED
 
 PROTOCOL = 1
 """Version of the wire, raised with every incompatible change."""
@@ -163,9 +164,25 @@ class Explain(Message, tag=18):
     table: Index
 
 
+class Describe(Message, tag=40):
+    """How are the tables declared?"""
+
+
+class Measure(Message, tag=41):
+    """What `Info` says, and the latencies of requests: for who watches the shard. The asker is not counted."""
+
+
+class Scan(Message, tag=42):
+    """The next items of a listing, from where `cursor` says, empty for the beginning."""
+
+    table: Index
+    cursor: Annotated[bytes, Meta(max_length=64)]
+    most: Annotated[int, Meta(ge=1, le=MOST_LISTED)]
+
+
 Request = (
     Discover | Hello | Attach | Goodbye | CreateTable | OpenTable | Lease | Allocate | GiveBack | Commit
-    | Withdraw | Select | Hold | Update | Reset | Info | Releases | Explain
+    | Withdraw | Select | Hold | Update | Reset | Info | Releases | Explain | Describe | Measure | Scan
 )  # fmt: skip
 
 
@@ -272,6 +289,24 @@ class Explained(Message, tag=113):
     text: Text
 
 
+class Described(Message, tag=140):
+    """The declarations of the tables, in the order of their numbers."""
+
+    tables: Annotated[list[bytes], Meta(max_length=256)]
+
+
+class Scanned(Message, tag=142):
+    """Buffer: ids, trajectories, positions int64, priorities float64 (if kept), lengths int32, one behind the other.
+
+    The cursor goes on behind them; empty: that was all.
+    """
+
+    FRAMES: ClassVar[int] = 1
+    cursor: Annotated[bytes, Meta(max_length=64)]
+    count: Count
+    prioritized: bool
+
+
 class Recall(Message, tag=111):
     """Pushed: give back that many idle leases."""
 
@@ -288,7 +323,7 @@ class Revoke(Message, tag=112):
 
 Reply = (
     Failed | Discovered | Welcome | Done | Opened | Granted | Committed | Withdrawn | Selected | Updated
-    | Informed | Recall | Revoke | Explained
+    | Informed | Recall | Revoke | Explained | Described | Scanned
 )  # fmt: skip
 
 

@@ -23,16 +23,17 @@ from gear.storage.layout import Grant, Layout
 from gear.transport import messages as m
 from gear.transport.base import OpenTable
 from gear.transport.conversation import Call, Conversation
-from gear.transport.discovery import discover, parse_address
+from gear.transport.discovery import discover, endpoint_of, parse_address
 from gear.transport.outbox import WINDOW, Outbox
 from gear.transport.remote import LEAST, Remote, deadline_of
-from gear.transport.wire import array
+from gear.transport.wire import array, page_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
+    from gear.page import Page
     from gear.query import Plan
     from gear.schema import Table
 
@@ -49,9 +50,7 @@ def connect(address: str, token: str | None = None, timeout: float | None = 10.0
     found = discover(address, token, timeout)
     if len(found.shards) != 1:
         raise ProtocolError(f"the server at {address} has {len(found.shards)} shards; this release connects to one")
-    shard = found.shards[0]
-    local = shard.socket and os.path.exists(shard.socket)
-    endpoint = f"ipc://{shard.socket}" if local else f"tcp://{parse_address(address)[0]}:{shard.port}"
+    endpoint = endpoint_of(found.shards[0], parse_address(address)[0])
     return RemoteSession(endpoint, token, found.heartbeat, max(1.0, deadline - time.monotonic()))
 
 
@@ -277,6 +276,13 @@ class RemoteSession(Remote):
         return Update(answer.applied, answer.stale)
 
     # The whole
+
+    def scan(self, table: OpenTable, cursor: bytes, most: int, timeout: float | None) -> tuple[Page, bytes]:
+        """The next page of a listing, and the cursor of the one behind it."""
+        with self._talking() as talk:
+            call = talk.ask(m.Scan(table.layout.index, cursor, most), deadline_of(timeout))
+        answer: m.Scanned = _expect(call, m.Scanned)
+        return page_of(answer, call.frames[0]), answer.cursor
 
     def reset(self, table: OpenTable, timeout: float | None) -> None:
         """Drop every trajectory of the table."""

@@ -12,8 +12,9 @@ import msgspec
 import numpy as np
 
 from gear.errors import AuthenticationError, ProtocolError
+from gear.page import Page
 from gear.storage.layout import COMMIT_ENTRY
-from gear.transport.messages import MAX_ENTRIES, MAX_ROWS, PROTOCOL, Answer, Envelope, Number
+from gear.transport.messages import MAX_ENTRIES, MAX_ROWS, PROTOCOL, Answer, Envelope, Number, Scanned
 
 
 class _Prefix(msgspec.Struct, array_like=True):
@@ -120,6 +121,23 @@ def commit_arrays(parts: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarra
     blocks = array(parts[2], np.int32, MAX_ROWS, "Commit blocks")
     priorities = array(parts[3], np.float64, MAX_ROWS, "Commit priorities")
     return entries, blocks, priorities
+
+
+def page_of(answer: Scanned, frame: bytes) -> Page:
+    """The page of a listing in its one buffer, arrays of its own.
+
+    Raises
+    ------
+    ProtocolError
+        If the size does not fit.
+    """
+    n, buffer = answer.count, bytearray(frame)
+    expected = n * (36 if answer.prioritized else 28)
+    if len(buffer) != expected:
+        raise ProtocolError(f"Scanned: expected {expected} bytes for {n} items, got {len(buffer)}")
+    ids, trajectories, positions = (np.frombuffer(buffer, np.int64, n, 8 * n * k) for k in range(3))
+    priorities = np.frombuffer(buffer, np.float64, n, 24 * n) if answer.prioritized else None
+    return Page(ids, trajectories, positions, np.frombuffer(buffer, np.int32, n, expected - 4 * n), priorities)
 
 
 def wrong_token(token: str) -> AuthenticationError:

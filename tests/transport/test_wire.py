@@ -30,6 +30,9 @@ REQUESTS = [
     (m.Info(), 0),
     (m.Releases(), 0),
     (m.Explain(0), 0),
+    (m.Describe(), 0),
+    (m.Measure(), 0),
+    (m.Scan(0, b"", 65536), 0),
 ]
 ANSWERS = [
     (m.Failed("DataError", "no"), 0),
@@ -46,6 +49,8 @@ ANSWERS = [
     (m.Explained("why"), 0),
     (m.Recall(0, 5), 0),
     (m.Revoke(0, [1, 2]), 0),
+    (m.Described([b"spec"]), 0),
+    (m.Scanned(bytes(24), 3, True), 1),
 ]
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text() | st.binary(max_size=40),
@@ -121,3 +126,11 @@ def test_buffers_become_writable_arrays_of_their_own():
 def test_buffers_of_another_size_are_refused(nbytes):
     with pytest.raises(ProtocolError, match="values: expected at most 5 elements of 4 bytes"):
         wire.array(bytes(nbytes), np.int32, 5, "values")
+
+
+@pytest.mark.parametrize(("prioritized", "nbytes"), [(True, 36), (False, 28)])
+def test_a_page_whose_size_does_not_fit_is_refused(prioritized, nbytes):
+    assert len(wire.page_of(m.Scanned(b"", 3, prioritized), bytes(3 * nbytes))) == 3
+    for wrong in (0, 3 * nbytes - 1, 3 * nbytes + 8):
+        with pytest.raises(ProtocolError, match=f"expected {3 * nbytes} bytes for 3 items, got {wrong}"):
+            wire.page_of(m.Scanned(b"", 3, prioritized), bytes(wrong))

@@ -1,0 +1,117 @@
+"""The tables of `--tables`: read and checked before anything starts, created before the server says it serves.
+
+They are created as any client would, over the public port, so that they are exactly the tables a client gets.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from gear.errors import DeviceError, GearError, InsufficientMemory, SchemaError
+from gear.schema import Table
+from gear.storage.layout import Layout
+from gear.storage.memory import size_text
+from gear.toml import from_toml
+
+MOST_BYTES = 1 << 24
+"""Of a file: far more than 256 tables of 256 columns take."""
+
+MOST_TABLES = 256
+
+
+def read_tables(path: str, memory: int) -> list[Table]:
+    """The tables that a TOML file declares, refused unless they can be served.
+
+    Parameters
+    ----------
+    memory : int
+        Bytes that all of them together may take.
+
+    Raises
+    ------
+    SchemaError
+        Naming file, table and field, what was expected and what came.
+    DeviceError, InsufficientMemory
+        If a column is placed on a device, or the tables take more than `memory`.
+    """
+    where = f"--tables {path}"
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise SchemaError(f"{where}: expected at most {MOST_BYTES} bytes, got more; declare fewer tables")
+        text = content.decode()
+    except OSError as error:
+        raise SchemaError(f"{where}: expected a file of tables: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise SchemaError(f"{where}: expected TOML in UTF-8, got a file whose byte {error.start} is none") from None
+    tables = from_toml(text, where)
+    if len(tables) > MOST_TABLES:
+        raise SchemaError(f"{where}: expected at most {MOST_TABLES} tables, got {len(tables)}")
+    total = 0
+    for index, table in enumerate(tables):
+        on_device = [c.name for c in table.columns if c.placement == "device"]
+        if on_device:
+            raise DeviceError(
+                f'{where}: table {table.name!r}, columns {", ".join(on_device)}: expected placement = "host", as this '
+                "server runs on the CPU, got 'device'"
+            )
+        try:
+            total += Layout(table, index).nbytes
+        except SchemaError as error:
+            raise SchemaError(f"{where}: {error}") from None
+        if total > memory:
+            raise InsufficientMemory(
+                f"{where}: table {table.name!r} and those before it need {size_text(total)} ({total} bytes), but "
+                f"--memory allows {size_text(memory)} ({memory} bytes); lower a capacity or raise --memory"
+            )
+    return tables
+
+
+class Creation:
+    """Creates tables in a thread, while the server answers it.
+
+    Parameters
+    ----------
+    tables : sequence of Table
+    address, token : str
+        The server's own.
+    wake : () -> None
+        Called from the thread when it has ended.
+    """
+
+    def __init__(self, tables: Sequence[Table], address: str, token: str, wake: Callable[[], None]) -> None:
+        self._tables, self._address, self._token, self._wake = tables, address, token, wake
+        self._error: GearError | None = None
+        self._over = not tables
+        if tables:
+            threading.Thread(target=self._run, name="create tables", daemon=True).start()
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended.
+
+        Raises
+        ------
+        GearError
+            If a table could not be created.
+        """
+        if self._error is not None:
+            raise self._error
+        return self._over
+
+    def _run(self) -> None:
+        from gear.transport.shm import connect
+
+        try:
+            session = connect(self._address, self._token)
+            try:
+                for table in self._tables:
+                    session.create_table(table, None)
+            finally:
+                session.close()
+        except GearError as error:
+            self._error = error
+        self._over = True
+        self._wake()

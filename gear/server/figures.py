@@ -1,0 +1,64 @@
+"""What the shards of a server say about themselves, fetched for whoever watches: metrics, `gear top`, `gear tables`.
+
+Figures are the plain data of a shard's `info` with the latencies of its requests. Counts only ever rise while a
+shard lives; rates are made of two measurements by who shows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from gear import schema
+from gear.errors import ProtocolError
+from gear.transport import messages as m
+from gear.transport.onlooker import ask_each, expect
+
+Figures = dict[str, Any]
+
+
+def measure(shards: Sequence[m.Shard], host: str, token: str, timeout: float) -> dict[int, Figures]:
+    """The figures of each shard that answers within `timeout` seconds, by its number."""
+    answers = expect(ask_each(shards, host, token, m.Measure(), timeout), m.Informed)
+    try:
+        return {index: msgspec.msgpack.decode(a.info, type=Figures) for index, a in sorted(answers.items())}
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"expected figures from the server: {error}") from None
+
+
+def declared(shards: Sequence[m.Shard], host: str, token: str, timeout: float) -> list[schema.Table]:
+    """The tables of a server as they were declared, in the order of their numbers."""
+    answers = expect(ask_each(shards, host, token, m.Describe(), timeout), m.Described)
+    tables = (schema.from_bytes(spec) for _, answer in sorted(answers.items()) for spec in answer.tables)
+    return list({table.name: table for table in tables}.values())
+
+
+def fill(table: Figures) -> float:
+    """How full a table is, 0 to 1, by what its capacity counts."""
+    used = {"steps": "steps", "trajectories": "trajectories", "bytes": "used_bytes"}
+    return max((table[used[kind]] / most for kind, most in table["capacity"].items() if kind in used), default=0.0)
+
+
+def total(figures: Iterable[Figures]) -> Figures:
+    """The figures of several shards as those of one: numbers added up, lists place by place, the first of texts."""
+    result: Figures = {}
+    for one in figures:
+        _add(result, one)
+    return result
+
+
+def _add(result: Figures, other: Figures) -> None:
+    for name, value in other.items():
+        there = result.get(name)
+        if isinstance(value, dict):
+            if there is None:
+                result[name] = there = {}
+            _add(there, value)
+        elif there is None:
+            result[name] = list(value) if isinstance(value, list) else value
+        elif isinstance(value, list):
+            result[name] = [a + b for a, b in zip(there, value, strict=True)]
+        elif isinstance(value, (int, float)):
+            result[name] = there + value
