@@ -99,7 +99,7 @@ class Server:
     address: str = ""
     fields: dict[str, str] = field(default_factory=dict)
 
-    def wait_ready(self, timeout: float = 60.0) -> None:
+    def wait_ready(self, timeout: float = 150.0) -> None:
         """Read stdout up to the ready line; fail with the log if it does not come."""
         assert self.process.stdout is not None
         deadline, data = time.monotonic() + timeout, b""
