@@ -264,6 +264,14 @@ def test_a_heap_follows_updates_and_breaks_ties_by_the_oldest_update():
     assert numbers(take(actor, 3)) == [2, 1, 0]
 
 
+def test_a_heap_puts_what_was_not_delivered_back_before_its_equals():
+    actor = line(MinSize(1), sampler=MaxHeap(), max_times_sampled=1)
+    for number in range(3):
+        actor.insert(number, 2, [1.0])
+    assert numbers(take(actor, 2, delivered=False)) == [0, 1]
+    assert numbers(take(actor, 3)) == [0, 1, 2]
+
+
 def test_a_min_heap_draws_priority_zero_first():
     actor = line(MinSize(1), sampler=MinHeap())
     actor.insert(0, 2, [0.5])
