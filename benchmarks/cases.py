@@ -15,12 +15,15 @@ import numpy as np
 import gear
 from benchmarks.data import COLUMNS, LENGTH, STEPS, Columns, Expected, Ring, Take, fill, piece
 from benchmarks.measure import Candidate, Measurement, WrongResult
+from benchmarks.plain import sender
 from benchmarks.service import server, start_and_stop
 
 PEERS: dict[str, list[Callable[[Columns], Candidate]]] = {}
 """By measurement: how each peer does the same work, given the same data."""
 
 SETS = 4000
+BULK = (1024, 8192)
+"""Windows of 64 steps per batch over TCP: 6 MB and 51 MB."""
 TAKE = "NumPy take(out=, mode='clip')"
 
 
@@ -119,7 +122,8 @@ def windows(data: Columns, client: gear.Client, where: str) -> Iterator[Measurem
             Candidate("gear, out=", lambda k: client.sample(64, name, out=reused)),
         ],
         [Candidate(TAKE, Take(data, sets))],
-        data, per_call=64 * 64, unit="steps", bar="<= 3 x take over shm", calls=300, verify=verify,
+        data, per_call=64 * 64, unit="steps", bar="reported" if where == "tcp" else "<= 3 x take over shm",
+        calls=300, verify=verify,
     )  # fmt: skip
 
 
@@ -152,7 +156,8 @@ def inserts(data: Columns, client: gear.Client, where: str) -> Iterator[Measurem
         "1000 trajectories of 64 steps, wait=False, then flush",
         [Candidate("gear", insert)],
         [Candidate("NumPy copies the same rows", lambda k: [ring.write(i) for i in range(1000)])],
-        data, per_call=1000, unit="trajectories", bar=">= 30,000/s over shm", calls=5, verify=verify,
+        data, per_call=1000, unit="trajectories", bar="reported" if where == "tcp" else ">= 30,000/s over shm",
+        calls=5, verify=verify,
     )  # fmt: skip
     joined, offsets = piece(used, 0, 64 * 500), np.arange(501) * 64
 
@@ -173,8 +178,9 @@ def inserts(data: Columns, client: gear.Client, where: str) -> Iterator[Measurem
         [Candidate("NumPy copies the same rows", lambda k: [ring.write(i) for i in range(1000)])],
         data, per_call=1000, unit="trajectories", bar="reported", calls=5, verify=verify,
     )  # fmt: skip
-    yield from appends(data, client, name, where)
-    yield vectors(data, client, name, where)
+    if where != "tcp":  # a writer writes into the same memory on every path
+        yield from appends(data, client, name, where)
+        yield vectors(data, client, name, where)
 
 
 def appends(data: Columns, client: gear.Client, table: str, where: str) -> Iterator[Measurement]:
@@ -282,6 +288,36 @@ def shared(data: Columns) -> Iterator[Measurement]:
         yield from inserts(data, client, "shm")
 
 
+def bulk(data: Columns, client: gear.Client, table: str) -> Iterator[Measurement]:
+    """Large batches against the same bytes from a process that does nothing but send them."""
+    with sender() as fetch:
+        for size in BULK:
+            reused = client.sample(size, table)
+            nbytes = len(reused.buffer)
+
+            def verify(size: int = size) -> None:
+                Expected(data).check(client.sample(64, table))
+                if len(client.sample(size, table).ids) != size:
+                    raise WrongResult(f"a batch of {size} windows has not that many")
+
+            yield measurement(
+                f"bulk-tcp-{size}",
+                f"{size} windows of 64 steps, {nbytes / 1e6:.1f} MB",
+                [Candidate("gear, out=", lambda k, size=size, out=reused: client.sample(size, table, out=out))],
+                [Candidate("pyzmq sends as many bytes, no copy", lambda k, nbytes=nbytes: fetch(nbytes))],
+                data, per_call=nbytes / 1e6, unit="MB", bar="bulk: <= 1.43 x the limit", calls=max(5, 20_000 // size),
+                verify=verify,
+            )  # fmt: skip
+
+
+def networked(data: Columns) -> Iterator[Measurement]:
+    """Through a server and TCP."""
+    with server() as address, gear.connect(address, path="tcp") as client:
+        yield from windows(data, client, "tcp")
+        yield from bulk(data, client, "windows-tcp")
+        yield from inserts(data, client, "tcp")
+
+
 ROWS = ("windows", "insert", "packed", "append", "episode", "vector")
 
 GROUPS: list[tuple[tuple[str, ...], Callable[[Columns], Iterator[Measurement]]]] = [
@@ -290,5 +326,6 @@ GROUPS: list[tuple[tuple[str, ...], Callable[[Columns], Iterator[Measurement]]]]
     (("sample-prioritized", "update"), lambda data: steps(data, gear.Prioritized(0.6))),
     (tuple(f"{n}-inproc" for n in ROWS), embedded),
     (tuple(f"{n}-shm" for n in ROWS), shared),
+    (("windows-tcp", *(f"bulk-tcp-{size}" for size in BULK), "insert-tcp", "packed-tcp"), networked),
 ]
 """Names of a group's measurements, and what makes them."""

@@ -268,10 +268,10 @@ def hold(client: gear.Client, seed: int, rng: np.random.Generator) -> dict[str, 
 
 
 def main() -> None:
-    """Arguments: address, role, index of the actor, seed. A lost connection or any other error ends it."""
+    """Arguments: address, role, index of the actor, seed, data path. A lost connection or any other error ends it."""
     address, role, index, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     rng = np.random.default_rng([seed, index])
-    with gear.connect(address, timeout=30.0) as client:
+    with gear.connect(address, timeout=30.0, path=sys.argv[5]) as client:
         if role == "sample":
             account = sample(client, seed, rng)
         elif role == "select":

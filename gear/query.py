@@ -100,6 +100,7 @@ class Plan(NamedTuple):
     pads : uint8[P], pad values at the offsets that `rows` names.
     fields : the arrays of the batch; the mask is the last part of the buffer where `mask_offset` >= 0.
     by_name : the same fields by column, so that a batch makes an array only when asked for it.
+    views : what it was made from, every column named.
     """
 
     table: Table
@@ -111,6 +112,7 @@ class Plan(NamedTuple):
     by_name: dict[str, Field]
     mask_offset: int
     nbytes: int
+    views: tuple[View, ...]
 
     @property
     def stepwise(self) -> bool:
@@ -192,7 +194,7 @@ def make_plan(layout: Layout, views: tuple[View, ...], size: int, length: int) -
     nbytes = at if stepwise else at + size * length
     padding = np.frombuffer(bytes(pads), np.uint8).copy()
     by_name = {field.column: field for field in fields}
-    return Plan(table, size, length, rows, padding, tuple(fields), by_name, mask_offset, nbytes)
+    return Plan(table, size, length, rows, padding, tuple(fields), by_name, mask_offset, nbytes, views)
 
 
 def _pad_bytes(column: Column, pad: bool | int | float) -> bytes:

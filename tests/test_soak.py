@@ -11,8 +11,9 @@ import pytest
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_writers_and_readers_for_five_seconds():
-    command = [sys.executable, "-m", "benchmarks.soak", "--seconds", "5", "--seed", "7"]
+@pytest.mark.parametrize("path", ["shm", "tcp"])
+def test_writers_and_readers_for_five_seconds(path):
+    command = [sys.executable, "-m", "benchmarks.soak", "--seconds", "5", "--seed", "7", "--path", path]
     with subprocess.Popen(
         command, cwd=Path(__file__).parents[1], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from gear.batch import Batch
 from gear.client.arguments import seconds
@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 
 def connect(
-    address: str, *, token: str | None = None, device: str | None = None, timeout: float | None = 10.0
+    address: str,
+    *,
+    token: str | None = None,
+    device: str | None = None,
+    timeout: float | None = 10.0,
+    path: Literal["shm", "tcp"] | None = None,
 ) -> Client:
     """Connect to a `gear-server`.
 
@@ -30,15 +35,17 @@ def connect(
         None for NumPy arrays, ``"cpu"`` or ``"cuda:N"`` for torch tensors there.
     timeout : float, optional
         Seconds to wait for the server.
+    path : {"shm", "tcp"}, optional
+        How rows travel: in memory that is shared with the server, or over TCP. Default: the best that works.
 
     Raises
     ------
     ConnectionLost, AuthenticationError, ProtocolError, DeviceError
     """
     new_batch, timeout = _batches(device), seconds(timeout)
-    from gear.transport.shm import connect as open_session
+    from gear.transport.negotiation import connect as open_session
 
-    return Client(open_session(address, token, timeout), new_batch)
+    return Client(open_session(address, token, timeout, path), new_batch)
 
 
 def embedded(tables: Sequence[Table] = (), *, device: str | None = None) -> Client:

@@ -1,7 +1,6 @@
-"""One client's way out of one table: select items, gather their rows into a batch, let the pin go.
+"""One client's way out of one table: select items, have their rows gathered into a batch, let the pin go.
 
-Rows are read only while their pin lives: a reader says which pin it reads, asks whether the pin was taken
-back, gathers, and asks again. What was read under a lost pin is thrown away.
+Rows are read only while their pin lives; what was gathered under a pin that was taken back is thrown away.
 """
 
 from __future__ import annotations
@@ -42,9 +41,7 @@ class Reader:
     """
 
     def __init__(self, session: Session, table: OpenTable, new_batch: Callable[[Plan], Batch]) -> None:
-        from gear.kernels.host import gather  # an actor that only inserts never compiles or imports kernels
-
-        self._session, self.open, self._new_batch, self._kernel = session, table, new_batch, gather
+        self._session, self.open, self._new_batch = session, table, new_batch
         self._length = item_length(table.table)
         self._longest = self._length or table.layout.max_length
         self._plans: dict[tuple[tuple[View, ...], int, int], Plan] = {}
@@ -74,11 +71,12 @@ class Reader:
         self, query: Query, timeout: float | None, out: Batch | None, beta: float | None, normalize: Normalize
     ) -> Batch:
         """Like `sample`, but the pin stays until the caller releases it. Redraws when a pin is lost."""
-        if out is not None and self._length:
-            out.reuse(self.plan(query.views, query.size, self._length))
+        ahead = self.plan(query.views, query.size, self._length) if self._length else None
+        if out is not None and ahead is not None:
+            out.reuse(ahead)
         deadline = until(timeout)
         while True:
-            selection = self._select(query.size, 1, timeout, PIN_SECONDS)
+            selection = self._select(query.size, 1, timeout, PIN_SECONDS, ahead)
             try:
                 batch = self._gather(selection, query.views, out)
             except BaseException:
@@ -176,15 +174,16 @@ class Reader:
         """Drop the pins, in the child of a fork: they are the parent's."""
         self._held = {}
 
-    def _select(self, size: int, parties: int, timeout: float | None, ttl: float) -> Selection:
+    def _select(
+        self, size: int, parties: int, timeout: float | None, ttl: float, ahead: Plan | None = None
+    ) -> Selection:
         def select(wait: float | None) -> Selection:
-            return self._session.select(self.open, size, wait, parties, ttl)
+            return self._session.select(self.open, size, wait, parties, ttl, ahead)
 
         return patiently(select, timeout=timeout)
 
     def _gather(self, selection: Selection, views: tuple[View, ...], out: Batch | None) -> Batch | None:
         """The batch of the selection's rows, None if its pin was taken back."""
-        table, session, pin = self.open, self._session, selection.pin
         lengths = selection.lengths
         plan = self.plan(views, len(lengths), self._length or max(1, int(lengths.max(initial=1))))
         if out is None or out.outgrown(plan):
@@ -192,14 +191,7 @@ class Reader:
         else:
             batch = out
             batch.reuse(plan)
-        table.reading.add(pin)
-        try:
-            if session.revoked(table, selection):
-                return None
-            self._kernel(table.segment, plan.rows, plan.pads, selection.starts, lengths, batch.buffer)
-        finally:
-            table.reading.discard(pin)
-        if session.revoked(table, selection):
+        if not self._session.gather(self.open, selection, plan, batch.buffer):
             return None
         batch.arrived()
         return batch

@@ -18,7 +18,7 @@ def add_info_arguments(parser: argparse.ArgumentParser) -> None:
 
 def info(options: argparse.Namespace, token: str) -> str:
     """Figures of a server and of its tables."""
-    from gear.transport.shm import connect
+    from gear.transport.negotiation import connect
 
     session = connect(options.address, token, options.timeout)
     try:

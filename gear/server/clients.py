@@ -1,16 +1,19 @@
 """The clients of a shard: who speaks on which connection, what was answered, who fell silent, who is dead.
 
 A client is known by the identity it chose. Its connection may break and come back; the requests it numbers
-are then done once, because answers are remembered until it says that it has them. Silence frees nothing:
-only the free lock of its file proves that a client can touch the shared memory no more.
+are then done once, because answers are remembered until it says that it has them. Silence frees nothing of one
+that maps the tables: only the free lock of its file proves that it can touch them no more.
 """
 
 from __future__ import annotations
 
 import hmac
 import os
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import zmq
 
 from gear.errors import InsufficientMemory, ProtocolError
 from gear.transport.door import CLIENTS, is_held
@@ -35,7 +38,8 @@ class Client:
     parked : by request number without an answer yet, what counts its kind's latencies and when it came (ns).
     rows : its number in each table it uses.
     told : (table, pin) it was told to let go of, until it does.
-    lock : descriptor of its lock file, None before it proved shared memory.
+    lock : descriptor of its lock file, None unless it proved shared memory.
+    gathering, sending : pieces of batches that are being made, and those that are on their way to it.
     """
 
     identity: bytes
@@ -48,6 +52,8 @@ class Client:
     rows: dict[int, int] = field(default_factory=dict)
     told: set[tuple[int, int]] = field(default_factory=set)
     lock: int | None = None
+    gathering: int = 0
+    sending: list[zmq.MessageTracker] = field(default_factory=list)
     check_at: float = 0.0
     patience: float = _FIRST_CHECK
 
@@ -78,10 +84,12 @@ class Clients:
         The shard's directory, which holds the clients' lock files.
     nonce : bytes
         What a client reads there.
+    patience : float
+        Seconds of silence after which a client that maps no memory is dead.
     """
 
-    def __init__(self, directory: Path, nonce: bytes) -> None:
-        self._directory, self._nonce = directory / CLIENTS, nonce
+    def __init__(self, directory: Path, nonce: bytes, patience: float) -> None:
+        self._directory, self._nonce, self._patience = directory / CLIENTS, nonce, patience
         self._by_identity: dict[bytes, Client] = {}
         self._by_route: dict[bytes, Client] = {}
         self._by_descriptor: dict[int, Client] = {}
@@ -153,7 +161,8 @@ class Clients:
         client = self._by_descriptor.pop(descriptor, None)
         if client is not None:
             client.descriptor = -1
-            client.check_at = 0.0
+            # One that maps nothing can do no harm, and may come back for its answers.
+            client.check_at = time.monotonic() + self._patience if client.lock is None else 0.0
             self._silent.add(client)
         return client
 

@@ -102,7 +102,7 @@ class Creation:
         return self._over
 
     def _run(self) -> None:
-        from gear.transport.shm import connect
+        from gear.transport.negotiation import connect
 
         try:
             session = connect(self._address, self._token)

@@ -9,15 +9,17 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+import zmq
 
 from gear.batch import Selection
 from gear.errors import GearError, ProtocolError
+from gear.server.bulk import Bulk, Send
 from gear.server.clients import Client, Clients
 from gear.server.latency import Latencies, clock, count
 from gear.server.tables import Hosted, Tables
@@ -26,16 +28,14 @@ from gear.storage.layout import Grant
 from gear.storage.queue import CommitDone
 from gear.transport import messages as m
 from gear.transport import wire
+from gear.transport.channel import Buffer
 
 logger = logging.getLogger(__name__)
 
-Send = Callable[[Client, int, m.Message, list[bytes]], None]
-"""Sends (client, request number or 0, body, buffers)."""
-
 _RECLAIM_SECONDS = 0.05
 _NOTHING: list[bytes] = []
-_OPEN = frozenset((m.Attach, m.Goodbye, m.Info, m.Releases, m.Describe, m.Measure))
-"""Requests that need no shared memory."""
+_MAPPED = (m.Lease, m.Allocate, m.GiveBack, m.Commit)
+"""What only a client does that writes into the tables itself."""
 
 
 class Service:
@@ -48,7 +48,7 @@ class Service:
     memory : int
         Bytes that all segments together may take.
     clients : Clients
-    send : see `Send`
+    send : see `bulk.Send`
     wake : () -> None
         Called from another thread when `finish` has something to do.
     about : () -> dict
@@ -66,7 +66,8 @@ class Service:
     ) -> None:
         self.tables = Tables(directory, memory, wake)
         self._clients, self._transmit, self._about = clients, send, about
-        self._handlers: dict[type, Callable[[Client, int, Any, list[bytes]], None]] = {
+        self._bulk = Bulk(self._send, self._refuse, wake)
+        self._handlers: dict[type, Callable[[Client, int, Any, list[Buffer]], None]] = {
             m.Attach: self._attach,
             m.Goodbye: self._goodbye,
             m.CreateTable: self._create_table,
@@ -86,13 +87,15 @@ class Service:
             m.Describe: self._describe,
             m.Measure: self._measure,
             m.Scan: self._scan,
+            m.Insert: self._insert,
+            m.Collect: self._collect,
         }
         self._latencies = Latencies(list(self._handlers))
         self._rows = self._latencies.rows
         self._asking: Client | None = None  # whose request is being handled, until it is answered
         self._asked = 0
 
-    def handle(self, client: Client, envelope: m.Envelope, parts: list[bytes]) -> None:
+    def handle(self, client: Client, envelope: m.Envelope, parts: list[Buffer]) -> None:
         """Do a request, once; its answer is sent now or later."""
         request, body = envelope.request, envelope.body
         began = clock()
@@ -103,7 +106,7 @@ class Service:
             handler = self._handlers.get(type(body))
             if handler is None:
                 raise ProtocolError(f"{type(body).__name__} is not for a shard")
-            if client.lock is None and type(body) not in _OPEN:
+            if client.lock is None and type(body) in _MAPPED:
                 raise ProtocolError(f"{type(body).__name__} came before Attach: prove shared memory first")
             handler(client, request, body, parts)
         except GearError as error:
@@ -119,9 +122,17 @@ class Service:
             else:  # parked: counted when it is answered
                 client.parked[request] = (row, began)
 
-    def _send(self, client: Client, request: int, body: m.Message, frames: list[bytes]) -> None:
+    def _send(
+        self,
+        client: Client,
+        request: int,
+        body: m.Message,
+        frames: list[bytes],
+        rows: Sequence[zmq.Frame] = (),
+        kept: bool = True,
+    ) -> None:
         """Send a message; the answer to a request ends its latency."""
-        self._transmit(client, request, body, frames)
+        self._transmit(client, request, body, frames, rows, kept)
         if request:
             if client is self._asking and request == self._asked:
                 self._asking = None
@@ -170,10 +181,17 @@ class Service:
 
     # Time
 
+    def finish(self) -> None:
+        """Take in what other threads have done."""
+        self.tables.finish()
+        self._bulk.finish()
+
     def tick(self, now: float) -> None:
         """Do what is due by `time.monotonic()`: deadlines, expired pins, revocations."""
         for hosted in self.tables:
             hosted.queue.expire(now)
+            if hosted.queue.copying:
+                hosted.queue.advance()
             if hosted.stored.pins.next_expiry <= time.time():
                 self._revoke(hosted, hosted.stored.pins.expire(time.time()))
                 hosted.queue.advance()
@@ -192,6 +210,8 @@ class Service:
                 due.append(deadline - now)
             if expiry != float("inf"):
                 due.append(expiry - time.time())
+            if hosted.queue.copying:
+                return 0.0
             if hosted.queue.starved:
                 due.append(hosted.reclaim_at - now)
         return max(0.0, min(due)) if due else None
@@ -209,6 +229,9 @@ class Service:
             client = hosted.clients.get(row)
             if client is not None:
                 client.told.update((hosted.index, pin) for pin in pins)
+                if client.lock is None:  # it reads nothing by itself
+                    for pin in pins:
+                        hosted.stored.pins.release(row, pin, False)
                 self._send(client, 0, m.Revoke(hosted.index, pins), _NOTHING)
 
     # Requests
@@ -216,14 +239,14 @@ class Service:
     def _refuse(self, client: Client, request: int, error: GearError, sequence: int = 0) -> None:
         self._send(client, request, m.Failed(type(error).__name__, str(error), sequence), _NOTHING)
 
-    def _done(self, client: Client, request: int, body: m.Message, parts: list[bytes]) -> None:
+    def _done(self, client: Client, request: int, body: m.Message, parts: list[Buffer]) -> None:
         self._send(client, request, m.Done(), _NOTHING)
 
-    def _attach(self, client: Client, request: int, body: m.Attach, parts: list[bytes]) -> None:
+    def _attach(self, client: Client, request: int, body: m.Attach, parts: list[Buffer]) -> None:
         self._clients.attach(client, body.nonce)
         self._send(client, request, m.Done(), _NOTHING)
 
-    def _goodbye(self, client: Client, request: int, body: m.Goodbye, parts: list[bytes]) -> None:
+    def _goodbye(self, client: Client, request: int, body: m.Goodbye, parts: list[Buffer]) -> None:
         self._send(client, request, m.Done(), _NOTHING)
         self.fence(client)
 
@@ -239,7 +262,7 @@ class Service:
         for hosted in touched:
             hosted.queue.advance()
 
-    def _create_table(self, client: Client, request: int, body: m.CreateTable, parts: list[bytes]) -> None:
+    def _create_table(self, client: Client, request: int, body: m.CreateTable, parts: list[Buffer]) -> None:
         def made(result: Hosted | GearError) -> None:
             if isinstance(result, GearError):
                 self._refuse(client, request, result)
@@ -248,7 +271,7 @@ class Service:
 
         self.tables.create(body.table, made)
 
-    def _open_table(self, client: Client, request: int, body: m.OpenTable, parts: list[bytes]) -> None:
+    def _open_table(self, client: Client, request: int, body: m.OpenTable, parts: list[Buffer]) -> None:
         self._opened(client, request, self.tables.find(body.name))
 
     def _opened(self, client: Client, request: int, hosted: Hosted) -> None:
@@ -258,11 +281,11 @@ class Service:
         answer = m.Opened(hosted.spec, hosted.index, layout.shard, str(hosted.stored.path), layout.nbytes, committed)
         self._send(client, request, answer, _NOTHING)
 
-    def _lease(self, client: Client, request: int, body: m.Lease, parts: list[bytes]) -> None:
+    def _lease(self, client: Client, request: int, body: m.Lease, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)
         self._send(client, request, m.Granted(), _frames(hosted.stored.lease(row, body.blocks, body.slots)))
 
-    def _allocate(self, client: Client, request: int, body: m.Allocate, parts: list[bytes]) -> None:
+    def _allocate(self, client: Client, request: int, body: m.Allocate, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)
 
         def done(result: Grant | GearError) -> None:
@@ -273,7 +296,7 @@ class Service:
 
         hosted.queue.allocate(row, body.blocks, body.slots, _deadline(body.timeout), done)
 
-    def _give_back(self, client: Client, request: int, body: m.GiveBack, parts: list[bytes]) -> None:
+    def _give_back(self, client: Client, request: int, body: m.GiveBack, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)
         blocks, slots = (wire.array(frame, np.int32, m.MAX_ROWS, "GiveBack") for frame in parts[1:])
         try:
@@ -282,7 +305,7 @@ class Service:
             hosted.queue.advance()
         self._send(client, request, m.Done(), _NOTHING)
 
-    def _commit(self, client: Client, request: int, body: m.Commit, parts: list[bytes]) -> None:
+    def _commit(self, client: Client, request: int, body: m.Commit, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)
         entries, blocks, priorities = wire.commit_arrays(parts)
 
@@ -298,12 +321,21 @@ class Service:
 
         hosted.queue.commit(row, entries, blocks, priorities, done)
 
-    def _withdraw(self, client: Client, request: int, body: m.Withdraw, parts: list[bytes]) -> None:
+    def _insert(self, client: Client, request: int, body: m.Insert, parts: list[Buffer]) -> None:
+        self._bulk.insert(client, request, *self._row(client, body.table), parts)
+
+    def _collect(self, client: Client, request: int, body: m.Collect, parts: list[Buffer]) -> None:
+        self._bulk.collect(client, request, body, *self._row(client, body.table), parts)
+
+    def _withdraw(self, client: Client, request: int, body: m.Withdraw, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)
         self._send(client, request, m.Withdrawn(hosted.queue.withdraw(row, body.first, body.last)), _NOTHING)
 
-    def _select(self, client: Client, request: int, body: m.Select, parts: list[bytes]) -> None:
+    def _select(self, client: Client, request: int, body: m.Select, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)
+        shape = body.shape
+        if shape is not None:
+            self._bulk.plan(hosted, shape, body.size)
 
         def done(result: Selection | GearError) -> None:
             if isinstance(result, GearError):
@@ -311,46 +343,50 @@ class Service:
                 return
             answer = m.Selected(result.pin, result.parties, result.smallest, result.deadline)
             arrays = (result.ids, result.probabilities, result.starts, result.lengths)
-            self._send(client, request, answer, [b"".join([a.tobytes() for a in arrays])])
+            frames = [b"".join([a.tobytes() for a in arrays])]
+            if shape is None or client.silent:
+                self._send(client, request, answer, frames)
+            else:
+                self._bulk.send_along(client, request, hosted, row, shape, result, answer, frames)
 
         hosted.queue.select(row, body.size, body.parties, body.ttl, _deadline(body.timeout), done)
 
-    def _hold(self, client: Client, request: int, body: m.Hold, parts: list[bytes]) -> None:
+    def _hold(self, client: Client, request: int, body: m.Hold, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)
         hosted.stored.pins.hold(row, body.pin)
         self._send(client, request, m.Done(), _NOTHING)
 
-    def _update(self, client: Client, request: int, body: m.Update, parts: list[bytes]) -> None:
+    def _update(self, client: Client, request: int, body: m.Update, parts: list[Buffer]) -> None:
         hosted, _ = self._row(client, body.table)
         ids = wire.array(parts[1], np.int64, m.MAX_ITEMS, "Update ids")
         update = hosted.stored.update(ids, wire.array(parts[2], np.float64, m.MAX_ITEMS, "Update priorities"))
         hosted.queue.advance()
         self._send(client, request, m.Updated(update.applied, update.stale), _NOTHING)
 
-    def _reset(self, client: Client, request: int, body: m.Reset, parts: list[bytes]) -> None:
+    def _reset(self, client: Client, request: int, body: m.Reset, parts: list[Buffer]) -> None:
         hosted, _ = self._row(client, body.table)
         hosted.stored.reset()
         hosted.queue.advance()
         self._send(client, request, m.Done(), _NOTHING)
 
-    def _explain(self, client: Client, request: int, body: m.Explain, parts: list[bytes]) -> None:
+    def _explain(self, client: Client, request: int, body: m.Explain, parts: list[Buffer]) -> None:
         hosted, _ = self._row(client, body.table)
         self._send(client, request, m.Explained(hosted.queue.insert_obstacle()[:4096]), _NOTHING)
 
-    def _describe(self, client: Client, request: int, body: m.Describe, parts: list[bytes]) -> None:
+    def _describe(self, client: Client, request: int, body: m.Describe, parts: list[Buffer]) -> None:
         self._send(client, request, m.Described([hosted.spec for hosted in self.tables]), _NOTHING)
 
-    def _scan(self, client: Client, request: int, body: m.Scan, parts: list[bytes]) -> None:
+    def _scan(self, client: Client, request: int, body: m.Scan, parts: list[Buffer]) -> None:
         hosted, _ = self._row(client, body.table)
         page, cursor = listing.scan(hosted.stored, body.cursor, body.most)
         arrays = (page.ids, page.trajectories, page.positions, page.priorities, page.lengths)
         answer = m.Scanned(cursor, len(page.ids), page.priorities is not None)
         self._send(client, request, answer, [b"".join([a.tobytes() for a in arrays if a is not None])])
 
-    def _info(self, client: Client, request: int, body: m.Info, parts: list[bytes]) -> None:
+    def _info(self, client: Client, request: int, body: m.Info, parts: list[Buffer]) -> None:
         self._send(client, request, m.Informed(msgspec.msgpack.encode(self._figures())), _NOTHING)
 
-    def _measure(self, client: Client, request: int, body: m.Measure, parts: list[bytes]) -> None:
+    def _measure(self, client: Client, request: int, body: m.Measure, parts: list[Buffer]) -> None:
         figures = self._figures() | {"requests": self._latencies.figures()}
         figures["clients"]["connected"] -= 1
         self._send(client, request, m.Informed(msgspec.msgpack.encode(figures)), _NOTHING)

@@ -15,6 +15,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from gear.server.service import Service
 from gear.server.warm import warm
 from gear.transport import messages as m
 from gear.transport import wire
-from gear.transport.channel import readable
+from gear.transport.channel import Buffer, readable, receive_parts
 from gear.transport.door import DOOR, NONCE_BYTES, locked_file
 
 logger = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class Shard:
         self._monitor_descriptor = int(self._monitor.fd)
         for descriptor in (int(self._router.fd), self._monitor_descriptor, self._wake_reader):
             self._poll.register(descriptor, select.POLLIN)
-        self._clients = Clients(self._directory, nonce)
+        self._clients = Clients(self._directory, nonce, m.FORGET * options.client_timeout)
         self._service = Service(self._directory, options.memory, self._clients, self._send, self.wake, self._about)
         self._live: set[int] = set()
         self._stopping = False
@@ -111,7 +112,7 @@ class Shard:
             came = {descriptor for descriptor, _ in self._poll.poll(0 if more else self._patience(now))}
             if self._wake_reader in came:
                 os.read(self._wake_reader, 4096)
-                self._service.tables.finish()
+                self._service.finish()
             if self._monitor_descriptor in came:
                 self._hear_connections()
             more = self._hear_messages()
@@ -153,20 +154,20 @@ class Shard:
                 return False
             try:
                 route = router.recv(zmq.NOBLOCK, copy=False)
-                parts = router.recv_multipart(zmq.NOBLOCK) if route.more else []
+                sender = route.bytes
+                client = self._clients.find(sender)
+                parts = receive_parts(router, client is None or client.lock is None) if route.more else []
             except zmq.ZMQError:
                 return False
             self._received += 1
             try:
-                self._handle(route, parts)
+                self._handle(route, sender, client, parts)
             except Exception:
                 logger.exception("a message of %d parts could not be handled", len(parts))
                 self._dropped += 1
         return True
 
-    def _handle(self, route: zmq.Frame, parts: list[bytes]) -> None:
-        sender = route.bytes
-        client = self._clients.find(sender)
+    def _handle(self, route: zmq.Frame, sender: bytes, client: Client | None, parts: list[Buffer]) -> None:
         try:
             envelope = wire.decode_request(parts)
         except ProtocolError as error:
@@ -182,6 +183,8 @@ class Shard:
             self._service.handle(client, envelope, parts)
         elif envelope.request in client.answers:  # asked again because the connection broke
             self._transmit(sender, client.answers[envelope.request])
+        elif isinstance(envelope.body, m.Collect):  # it changes nothing, and its answer was not kept
+            self._service.handle(client, envelope, parts)
 
     def _hello(self, route: zmq.Frame, hello: m.Hello) -> None:
         sender = route.bytes
@@ -210,12 +213,20 @@ class Shard:
 
     # Sending
 
-    def _send(self, client: Client, request: int, body: m.Message, frames: list[bytes]) -> None:
+    def _send(
+        self,
+        client: Client,
+        request: int,
+        body: m.Message,
+        frames: list[bytes],
+        rows: Sequence[zmq.Frame] = (),
+        kept: bool = True,
+    ) -> None:
         parts = [wire.encode(m.Answer(m.PROTOCOL, request, body)), *frames]  # type: ignore[arg-type]
-        if request != _PUSH:
+        if request != _PUSH and kept:
             client.remember(request, parts)
         if not client.silent:
-            self._transmit(client.route, parts)
+            self._transmit(client.route, [*parts, *rows] if rows else parts)
 
     def _refuse(self, route: bytes, request: int | None, error: GearError) -> None:
         self._refused += 1
@@ -226,7 +237,7 @@ class Shard:
             answer = m.Answer(m.PROTOCOL, request, m.Failed(type(error).__name__, str(error)))
             self._transmit(route, [wire.encode(answer)])
 
-    def _transmit(self, route: bytes, parts: list[bytes]) -> None:
+    def _transmit(self, route: bytes, parts: Sequence[bytes | zmq.Frame]) -> None:
         try:
             self._router.send_multipart([route, *parts], zmq.NOBLOCK)
         except zmq.ZMQError:  # gone, or it does not read: a resumed client asks again

@@ -14,12 +14,15 @@ from pathlib import Path
 
 from gear import schema
 from gear.errors import DeviceError, GearError, InsufficientMemory, SchemaError, TableMismatch
+from gear.query import Plan
 from gear.server.clients import Client
+from gear.storage.arrival import Places
 from gear.storage.layout import Layout
 from gear.storage.memory import size_text
 from gear.storage.queue import RequestQueue
 from gear.storage.table import StoredTable
 from gear.transport.inproc import table_not_found
+from gear.transport.messages import Shape
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +38,11 @@ class Hosted:
     spec: bytes
     clients: dict[int, Client] = field(default_factory=dict)
     reclaim_at: float = 0.0
+    plans: dict[tuple[Shape, int], Plan] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.queue = RequestQueue(self.stored)
+        self.places = Places(self.stored.layout, self.stored.segment)
 
     @property
     def name(self) -> str:

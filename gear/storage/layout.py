@@ -58,7 +58,7 @@ COMMIT_ENTRY = np.dtype(
         ("length", "<i4"),  # how many rows this entry adds (the final row not counted)
         ("flags", "<i4"),
         ("priorities", "<i4"),  # 0: the default, 1: one for all items, else one per new item
-        ("reserved", "<i4"),
+        ("before", "<i4"),  # rows of the slot in earlier entries; only where rows travel with the entry
     ]
 )
 """One commit on the wire; block numbers and priorities follow in arrays of their own, in entry order."""

@@ -103,6 +103,24 @@ def anonymous(nbytes: int, owner: str) -> npt.NDArray[np.uint8]:
     return np.frombuffer(mapping, np.uint8)
 
 
+def sparse(nbytes: int) -> npt.NDArray[np.uint8]:
+    """Private zeroed memory of which only what is written to takes any, uint8[nbytes].
+
+    Raises
+    ------
+    InsufficientMemory
+        If the system does not give that many addresses.
+    """
+    try:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)  # named from 3.11 on
+        return np.frombuffer(mmap.mmap(-1, nbytes, flags=flags), np.uint8)
+    except OSError as error:
+        raise InsufficientMemory(
+            f"{size_text(nbytes)} ({nbytes} bytes) of addresses for a table's layout are not there ({error.strerror}); "
+            "raise the limit (ulimit -v), or set vm.overcommit_memory to 0 or 1"
+        ) from None
+
+
 def create(path: Path, nbytes: int, owner: str) -> npt.NDArray[np.uint8]:
     """Create a shared segment, mode 0600, every page reserved, uint8[nbytes].
 

@@ -97,6 +97,18 @@ class Pins:
         pin.holders.add(client)
         self._of.setdefault(client, set()).add(number)
 
+    def held(self, client: int, number: int) -> None:
+        """Make sure that the client holds the pin.
+
+        Raises
+        ------
+        PinLost
+            If it does not, or not any more.
+        """
+        pin = self._pins.get(number)
+        if pin is None or client not in pin.holders:
+            raise PinLost(f"pin {number} of table {self._layout.table.name!r} is not held by this client any more")
+
     def release(self, client: int, number: int, delivered: bool) -> None:
         """One party lets go; the last one ends the pin. Who does not hold it is ignored: messages may come twice."""
         pin = self._pins.get(number)

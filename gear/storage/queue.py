@@ -22,6 +22,7 @@ from gear.storage.blocked import Blocked
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from gear.storage.arrival import Arrival, Growing
     from gear.storage.layout import Grant
     from gear.storage.table import StoredTable
 
@@ -46,6 +47,13 @@ class _Commit:
     priorities: npt.NDArray[np.float64]
     done: Done
     lost: list[int]
+    arrival: Arrival | None = None
+    """Entries that follow, with rows that have no place yet."""
+
+    @property
+    def left(self) -> int:
+        """Entries that are not committed."""
+        return len(self.entries) + (self.arrival.count if self.arrival is not None else 0)
 
 
 @dataclass(eq=False, slots=True)
@@ -77,6 +85,10 @@ class RequestQueue:
         self._selects: deque[_Select] = deque()
         self._allocates: deque[_Allocate] = deque()
         self._readers, self._writers = Blocked(), Blocked()
+        self._hungry: set[int] = set()
+        self.copying: set[int] = set()
+        """Clients whose rows are being copied to their place: `advance` goes on with them."""
+        self._growing: dict[int, Growing] = {}
 
     def commit(
         self,
@@ -90,7 +102,24 @@ class RequestQueue:
 
         The arrays stay the queue's until then.
         """
-        request = _Commit(client, entries, blocks, priorities, done, [])
+        self._enqueue(_Commit(client, entries, blocks, priorities, done, []))
+
+    def insert(self, client: int, arrival: Arrival, done: Done) -> None:
+        """The same for entries whose rows came with them; the arrival stays the queue's."""
+        nothing = arrival.nothing
+        self._enqueue(_Commit(client, *nothing, done, [], arrival))
+
+    def growing(self, client: int) -> Growing:
+        """The open trajectories of a client whose rows arrive."""
+        return self._growing.setdefault(client, {})
+
+    def unplaced(self, client: int) -> int:
+        """Bytes of rows of the client that wait for a place."""
+        waiting = self._commits.get(client, ())
+        return sum(request.arrival.nbytes for request in waiting if request.arrival is not None)
+
+    def _enqueue(self, request: _Commit) -> None:
+        client = request.client
         waiting = self._commits.get(client)
         if waiting is not None:  # earlier entries wait: these can only be checked once those are committed
             waiting.append(request)
@@ -101,21 +130,44 @@ class RequestQueue:
 
     def _try_commit(self, request: _Commit) -> bool:
         """Commit what the limiter lets pass; whether the request is finished."""
-        stored, client = self.stored, request.client
-        try:
-            stored.check(client, request.entries, request.blocks, request.priorities)
-        except GearError as error:
-            request.done(error)
-            return True
-        n, n_blocks, n_priorities, lost = stored.commit(client, request.entries, request.blocks, request.priorities)
-        request.lost += lost
-        if n < len(request.entries):
+        stored, client, arrival = self.stored, request.client, request.arrival
+        while True:
+            if arrival is not None and not len(request.entries) and not self._land(request, arrival):
+                return False
+            try:
+                stored.check(client, request.entries, request.blocks, request.priorities)
+            except GearError as error:
+                if arrival is not None:  # its leases are no business of the client's
+                    begun = request.entries["flags"] & f.BEGIN != 0
+                    stored.end_leases(client, request.blocks, request.entries["slot"][begun])
+                    arrival.refused()
+                request.done(error)
+                return True
+            n, n_blocks, n_priorities, lost = stored.commit(client, request.entries, request.blocks, request.priorities)
+            request.lost += lost if arrival is None else [arrival.name(slot) for slot in lost]
+            over = n == len(request.entries)
             request.entries = request.entries[n:]
             request.blocks = request.blocks[n_blocks:]
             request.priorities = request.priorities[n_priorities:]
-            return False
-        request.done(CommitDone(stored.committed(client), request.lost))
-        return True
+            if not over:
+                return False
+            if arrival is None or not arrival.count:
+                request.done(CommitDone(stored.committed(client), request.lost))
+                return True
+
+    def _land(self, request: _Commit, arrival: Arrival) -> bool:
+        """Give the next rows of a message a place; False if there is none now."""
+        if not arrival.count:
+            self._hungry.discard(request.client)
+            return True
+        admitted = self.stored.admits
+        landed = arrival.land(admitted)
+        if landed is not None:
+            request.entries, request.blocks, request.priorities = landed
+        waits = landed is None and arrival.count > 0
+        (self.copying.add if arrival.copying else self.copying.discard)(request.client)
+        (self._hungry.add if waits and admitted and not arrival.copying else self._hungry.discard)(request.client)
+        return not waits
 
     def select(self, client: int, size: int, parties: int, ttl: float, deadline: float, done: Done) -> None:
         """Draw `size` items when there are items and credit; `done` gets a Selection.
@@ -172,9 +224,9 @@ class RequestQueue:
         for client, waiting in list(self._commits.items()):
             served = False
             while waiting:
-                n = len(waiting[0].entries)
+                n = waiting[0].left
                 if not self._try_commit(waiting[0]):
-                    served |= len(waiting[0].entries) != n
+                    served |= waiting[0].left != n
                     break
                 waiting.popleft()
                 served = True
@@ -226,7 +278,7 @@ class RequestQueue:
     @property
     def starved(self) -> bool:
         """Whether somebody waits for blocks: time to revoke pins."""
-        return bool(self._allocates)
+        return bool(self._allocates or self._hungry)
 
     def withdraw(self, client: int, first: int, last: int) -> int:
         """Drop the client's uncommitted entries first..last and end their leases; returns how many there were.
@@ -240,8 +292,15 @@ class RequestQueue:
         """
         found = []
         for request in self._commits.get(client, ()):
+            if request.arrival is not None and request.arrival.copying:
+                landed = request.arrival.finish()
+                assert landed is not None
+                request.entries, request.blocks, request.priorities = landed
+                self.copying.discard(client)
             leaving = (request.entries["sequence"] >= first) & (request.entries["sequence"] <= last)
-            if (request.entries["flags"][leaving] & _WHOLE != _WHOLE).any():
+            arrival = request.arrival
+            partial = arrival is not None and arrival.partial(first, last)
+            if partial or (request.entries["flags"][leaving] & _WHOLE != _WHOLE).any():
                 raise ProtocolError(f"of commits {first} to {last} only whole trajectories can be withdrawn")
             found.append((request, leaving))
         dropped: set[int] = set()
@@ -257,6 +316,8 @@ class RequestQueue:
             # A message sent again names the same leases once more: the second time there is nothing to end.
             self.stored.end_leases(client, blocks, slots)
             dropped.update(entries["sequence"][leaving].tolist())
+            if request.arrival is not None:
+                dropped.update(request.arrival.drop(first, last))
         if dropped:
             self.advance()
         return len(dropped)
@@ -273,6 +334,9 @@ class RequestQueue:
     def forget(self, client: int) -> None:
         """Drop everything parked of a client that is gone."""
         self._commits.pop(client, None)
+        self._growing.pop(client, None)
+        self._hungry.discard(client)
+        self.copying.discard(client)
         for request in self._selects:
             if request.client == client:
                 self.stored.unreserve(request.credit)
@@ -323,6 +387,8 @@ class RequestQueue:
 
     def insert_obstacle(self) -> str:
         """What an insert waits for, in words."""
+        if self._hungry and self.stored.admits:
+            return self.memory_obstacle()
         table = self.stored.table
         what = "samples, or for room that they make" if isinstance(table.limiter, (Queue, Stack)) else "samples"
         return f"the limiter {table.limiter} of table {table.name!r} waits for {what} ({self._balance()})"

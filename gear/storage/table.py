@@ -16,6 +16,7 @@ import numpy as np
 from gear.batch import Selection, Update
 from gear.errors import DataError, InsufficientMemory, ProtocolError
 from gear.schema import MaxHeap, MinHeap, Prioritized, Table
+from gear.selection.limiter import insert_allowed
 from gear.storage import commit as commits
 from gear.storage import draw, format, memory, room, sample, settle
 from gear.storage import fields as f
@@ -63,6 +64,7 @@ class StoredTable:
         self.params = self.layout.params
         format.start(self.segment, self.layout)
         self.counters = self.layout.view(self.segment, "counters")
+        self._floats = self.layout.view(self.segment, "floats")
         self._blocks = self.layout.view(self.segment, "blocks")
         self._slots = self.layout.view(self.segment, "slots")
         self._records = self.layout.view(self.segment, "clients")
@@ -260,6 +262,23 @@ class StoredTable:
         return done, n_blocks, n_priorities, lost[:n_lost].tolist()
 
     # Draw and release
+
+    @property
+    def admits(self) -> bool:
+        """Whether the limiter lets one more item in."""
+        counters, params = self.counters, self.params
+        sampled = int(counters[f.SAMPLED_ITEMS] + counters[f.RESERVED_ITEMS])
+        return bool(
+            insert_allowed.py_func(  # type: ignore[attr-defined]
+                int(counters[f.INSERTED_ITEMS]),
+                int(counters[f.DELETED_ITEMS]),
+                sampled,
+                bool(params[f.P_RATIO]),
+                int(params[f.P_MIN_SIZE]),
+                float(self._floats[f.RATIO]),
+                float(self._floats[f.HIGH]),
+            )
+        )
 
     @property
     def drawable(self) -> bool:

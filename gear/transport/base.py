@@ -1,9 +1,9 @@
 """The seam between a client and the tables: one interface, one file per data path behind it.
 
 A client never knows whether a table lives in its own process or in a server: it takes leases, writes rows
-into leased blocks of `OpenTable.segment`, submits small commit entries, selects, and gathers from the
-segment. `inproc` calls the table directly, `shm` sends messages and maps the segment; paths without
-shared memory will put their bulk transfer behind the same calls.
+into leased blocks of `OpenTable.segment`, submits small commit entries, selects, and has the rows gathered.
+`inproc` calls the table directly, `shm` sends messages and maps the segment. On `tcp` the segment is a private
+stage of the same layout: its rows travel with the commit entries, and gathered ones come as messages.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class OpenTable:
     Attributes
     ----------
     table, layout : the declaration and the geometry made from it.
-    segment : uint8[layout.nbytes], writable, shared with the shard that owns the table.
+    segment : uint8[layout.nbytes], writable; leased blocks and slots are written here. Shared with the shard that owns
+        the table, or private where rows travel.
     lost : slots of this client whose open trajectory was evicted or closed; its writer starts a new piece.
-    reading : pins whose rows are being gathered right now. The client adds a pin, then asks `revoked`,
-        gathers, discards it and asks again; a session told that a pin has ended marks it revoked and lets
-        go of it at once unless it is being read.
+    reading : pins whose rows are being read from the segment right now (`mapped`); a session told that a pin
+        has ended marks it revoked and lets go of it at once unless it is being read.
     recall : set by the client: takes a number of blocks and returns idle leases up to it. A session whose
         shard calls leases back calls it and gives back what it returns.
     """
@@ -113,8 +113,20 @@ class Session(Protocol):
         """Highest sequence number known to be committed; sends what is gathered, never waits."""
         ...
 
-    def select(self, table: OpenTable, size: int, timeout: float | None, parties: int, ttl: float) -> Selection:
-        """Draw and pin `size` items; waits for the limiter and for items. The pin lives `ttl` seconds."""
+    def select(
+        self, table: OpenTable, size: int, timeout: float | None, parties: int, ttl: float, ahead: Plan | None = None
+    ) -> Selection:
+        """Draw and pin `size` items; waits for the limiter and for items. The pin lives `ttl` seconds.
+
+        `ahead` is the plan by which they are gathered next: where rows travel, those of a small batch come along.
+        """
+        ...
+
+    def gather(self, table: OpenTable, selection: Selection, plan: Plan, out: npt.NDArray[np.uint8]) -> bool:
+        """Collect the rows of a selection that this client holds into `out`, uint8[plan.nbytes] or more.
+
+        False if the pin has been taken back; what `out` holds then is worth nothing.
+        """
         ...
 
     def sample(self, table: OpenTable, size: int, plan: Plan, out: npt.NDArray[np.uint8]) -> Selection | None:

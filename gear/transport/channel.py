@@ -20,9 +20,15 @@ from gear.transport.messages import MAX_FRAME
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+Buffer = bytes | memoryview
+"""Part of a message; a memoryview is bulk, which is sent and received without a copy."""
+
 HANDSHAKE_MS = 5000
 NEVER_MS = 3_600_000
 """Until a broken socket would connect again by itself; it is closed as soon as the break is noticed."""
+
+BULK = 1 << 14
+"""Bytes from which a received part is handed on where ZeroMQ has put it."""
 
 _BROKEN = (
     zmq.EVENT_DISCONNECTED
@@ -63,6 +69,20 @@ def readable(socket: zmq.Socket[bytes]) -> bool:
     return socket.getsockopt(_EVENTS) & _POLLIN != 0  # type: ignore[operator]
 
 
+def receive_parts(socket: zmq.Socket[bytes], bulk: bool) -> list[Buffer]:
+    """The parts of the next message; large ones as memoryviews of ZeroMQ's own memory where `bulk` may come.
+
+    Raises
+    ------
+    zmq.Again
+        If there is none.
+    """
+    if not bulk:  # parts as objects cost a control message a microsecond each
+        return socket.recv_multipart(zmq.NOBLOCK)  # type: ignore[return-value]
+    frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+    return [frame.bytes if len(frame) < BULK else frame.buffer for frame in frames]
+
+
 class Channel:
     """A connection to `endpoint`.
 
@@ -74,10 +94,12 @@ class Channel:
         Seconds of silence after which the connection counts as broken.
     bell : int
         Descriptor of an eventfd that ends `wait`.
+    bulk : bool
+        Whether bulk may come.
     """
 
-    def __init__(self, endpoint: str, heartbeat: float, bell: int) -> None:
-        self.endpoint = endpoint
+    def __init__(self, endpoint: str, heartbeat: float, bell: int, bulk: bool = False) -> None:
+        self.endpoint, self._bulk = endpoint, bulk
         self._socket: zmq.Socket[bytes] = context().socket(zmq.DEALER)
         s = self._socket
         s.linger = 0
@@ -104,19 +126,19 @@ class Channel:
         # A socket's descriptor signals only what comes after somebody has found nothing.
         self._broken = readable(self._monitor)
 
-    def send(self, parts: Sequence[bytes]) -> None:
-        """Queue a message."""
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """Queue a message; the memory of its bulk must stay as it is until the message is answered."""
         try:
-            self._socket.send_multipart(parts, zmq.NOBLOCK)
+            self._socket.send_multipart(parts, zmq.NOBLOCK, copy=type(parts[-1]) is bytes)
         except zmq.ZMQError:
             self._broken = True
 
-    def receive(self) -> list[bytes] | None:
+    def receive(self) -> list[Buffer] | None:
         """The next message, None if there is none now."""
         if not readable(self._socket):
             return None
         try:
-            return self._socket.recv_multipart(zmq.NOBLOCK)
+            return receive_parts(self._socket, self._bulk)
         except zmq.Again:
             return None
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from gear.errors import Closed, DeadlineExceeded, GearError, ProtocolError
 from gear.transport import messages as m
+from gear.transport.channel import Buffer
 from gear.transport.link import Link
 from gear.transport.wire import decode_answer, encode, request_number
 
@@ -27,11 +28,11 @@ class Call:
 
     __slots__ = ("answer", "done", "frames", "number", "on_answer", "parts", "sent", "undo")
 
-    def __init__(self, number: int, parts: list[bytes], on_answer: Callable[[Call], None] | None) -> None:
+    def __init__(self, number: int, parts: list[Buffer], on_answer: Callable[[Call], None] | None) -> None:
         self.number, self.parts, self.on_answer = number, parts, on_answer
         self.undo: Callable[[Call], None] | None = None
         self.answer: Any = None
-        self.frames: list[bytes] = []
+        self.frames: list[Buffer] = []
         self.done = self.sent = False
 
 
@@ -55,7 +56,7 @@ class Conversation:
 
     Parameters
     ----------
-    endpoint, heartbeat, identity, token, alive
+    endpoint, heartbeat, identity, token, alive, bulk
         See `Link`.
     on_push : Recall or Revoke -> None
         Called with what the shard says unasked.
@@ -69,11 +70,12 @@ class Conversation:
         token: str,
         alive: Callable[[], bool],
         on_push: Callable[[Any], None],
+        bulk: bool = False,
     ) -> None:
         self.lock = threading.Lock()
         self.used = time.monotonic()
         self.releases: list[m.Release] = []
-        self.link = Link(endpoint, heartbeat, identity, token, alive, self.used)
+        self.link = Link(endpoint, heartbeat, identity, token, alive, self.used, bulk)
         self._on_push = on_push
         self._error: GearError | None = None
         self._calls: dict[int, Call] = {}
@@ -85,7 +87,7 @@ class Conversation:
     # Sending
 
     def post(
-        self, body: m.Message, frames: Sequence[bytes] = (), on_answer: Callable[[Call], None] | None = None
+        self, body: m.Message, frames: Sequence[Buffer] = (), on_answer: Callable[[Call], None] | None = None
     ) -> Call:
         """Send a request, with the releases gathered so far; its answer comes to `Call.answer`."""
         self.check()
@@ -107,7 +109,7 @@ class Conversation:
         self,
         body: m.Message,
         deadline: float,
-        frames: Sequence[bytes] = (),
+        frames: Sequence[Buffer] = (),
         undo: Callable[[Call], None] | None = None,
     ) -> Call:
         """Send a request and wait for its answer.
@@ -241,14 +243,14 @@ class Conversation:
         if any_came and self._waiters:
             self._wake()
 
-    def _finish(self, call: Call, answer: Any, frames: list[bytes]) -> None:
+    def _finish(self, call: Call, answer: Any, frames: list[Buffer]) -> None:
         call.answer, call.frames, call.done = answer, frames, True
         if call.on_answer is not None:
             call.on_answer(call)
         if call.undo is not None and type(answer) is not m.Failed:
             call.undo(call)
 
-    def _garbled(self, parts: list[bytes], error: ProtocolError) -> None:
+    def _garbled(self, parts: list[Buffer], error: ProtocolError) -> None:
         """An answer that cannot be read fails its request; before the welcome it ends the conversation."""
         number = request_number(parts[0]) if parts else None
         call = self._calls.pop(number, None) if number else None

@@ -38,12 +38,16 @@ def is_held(descriptor: int) -> bool:
     return False
 
 
+class NotShared(ConnectionLost):
+    """The shard's shared memory cannot be reached from here."""
+
+
 class Door:
     """A client's view of a shard's directory.
 
     Raises
     ------
-    ConnectionLost
+    NotShared
         If the shard's shared memory cannot be reached from here.
     """
 
@@ -57,9 +61,9 @@ class Door:
             self._opened.append(self._descriptor)
             self.nonce = os.read(self._descriptor, NONCE_BYTES)
         except OSError as error:
-            raise ConnectionLost(
-                f"the server's shared memory {directory} cannot be opened here ({error.strerror}): this release needs "
-                "clients on the server's host, with the same user and the same /dev/shm"
+            raise NotShared(
+                f"the server's shared memory {directory} cannot be opened here ({error.strerror}): path='shm' needs "
+                "a client on the server's host, with the same user and the same /dev/shm; leave path= away"
             ) from None
 
     @property
@@ -72,7 +76,7 @@ class Door:
         try:
             self._opened.append(locked_file(self.directory / CLIENTS / client.hex()))
         except OSError as error:
-            raise ConnectionLost(f"cannot write to {self.directory}: {error.strerror}; use the server's user") from None
+            raise NotShared(f"cannot write to {self.directory}: {error.strerror}; use the server's user") from None
 
     def leave(self) -> None:
         """Close the files; only for a client that touches the shared memory no more."""

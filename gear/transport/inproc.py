@@ -22,6 +22,7 @@ from gear.storage.layout import COMMIT_ENTRY, Grant
 from gear.storage.queue import CommitDone, RequestQueue
 from gear.storage.table import StoredTable
 from gear.transport.base import OpenTable
+from gear.transport.mapped import Mapped
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -58,7 +59,7 @@ class _Local:
         self.revoked: dict[int, None] = {}
 
 
-class InprocSession:
+class InprocSession(Mapped):
     """A `Session` over tables of this process."""
 
     path = "inproc"
@@ -215,7 +216,9 @@ class InprocSession:
             local = self._local(table)
             return local.stored.committed(local.client)
 
-    def select(self, table: OpenTable, size: int, timeout: float | None, parties: int, ttl: float) -> Selection:
+    def select(
+        self, table: OpenTable, size: int, timeout: float | None, parties: int, ttl: float, ahead: Plan | None = None
+    ) -> Selection:
         """Draw and pin `size` items."""
         deadline = _deadline(timeout)
         with self._lock:

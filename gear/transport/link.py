@@ -7,12 +7,13 @@ waits, and the owner serialises its calls; only `sleep` runs without the owner's
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from collections.abc import Callable, Sequence
 
 from gear.errors import ConnectionLost, GearError
 from gear.transport import messages as m
-from gear.transport.channel import Channel
+from gear.transport.channel import Buffer, Channel
 from gear.transport.wire import encode
 
 _GREETING, _UP, _DOWN = range(3)
@@ -30,18 +31,29 @@ class Link:
         Who greets.
     alive : () -> bool
         Whether the shard's process still lives, as far as one can know.
+    bulk : bool
+        Whether bulk may come.
 
     Attributes
     ----------
     welcome : what the shard answered to the first greeting.
     reconnects : how often the link was made anew.
     lost : why it will not be made again.
+    down_since : when it broke; None while it is up or was not yet.
     """
 
     def __init__(
-        self, endpoint: str, heartbeat: float, identity: bytes, token: str, alive: Callable[[], bool], now: float
+        self,
+        endpoint: str,
+        heartbeat: float,
+        identity: bytes,
+        token: str,
+        alive: Callable[[], bool],
+        now: float,
+        bulk: bool = False,
     ) -> None:
-        self.endpoint = endpoint
+        self.endpoint, self._bulk = endpoint, bulk
+        self.down_since: float | None = None
         self.welcome: m.Welcome | None = None
         self.lost: GearError | None = None
         self.reconnects = 0
@@ -62,11 +74,11 @@ class Link:
         """Whether the welcome is being waited for."""
         return self._state == _GREETING
 
-    def send(self, parts: Sequence[bytes]) -> None:
+    def send(self, parts: Sequence[Buffer]) -> None:
         """Queue a message; only when `up`."""
         self._channel.send(parts)
 
-    def receive(self) -> list[bytes] | None:
+    def receive(self) -> list[Buffer] | None:
         """The next message, None if there is none now."""
         return None if self._state == _DOWN else self._channel.receive()
 
@@ -109,6 +121,7 @@ class Link:
             return
         self.reconnects += before is not None
         self.welcome, self._state, self._backoff = welcome, _UP, _FIRST_BACKOFF
+        self.down_since = None
 
     def close(self) -> None:
         """Drop the connection for good."""
@@ -117,7 +130,7 @@ class Link:
         self.ring()
 
     def _greet(self, now: float) -> None:
-        self._channel = Channel(self.endpoint, self._heartbeat, self._bell)
+        self._channel = Channel(self.endpoint, self._heartbeat, self._bell, self._bulk)
         self._state, self._due = _GREETING, now + _GREETING_SECONDS
         self._attempt += 1
         hello = m.Hello(self._identity, self._token, self._attempt)
@@ -126,6 +139,8 @@ class Link:
 
     def _drop(self, due: float) -> None:
         self._channel.close()
+        if self._state == _UP:
+            self.down_since = time.monotonic()
         self._state, self._due = _DOWN, due
         self._give_up_if_gone()
 

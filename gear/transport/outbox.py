@@ -67,6 +67,7 @@ class Outbox:
         self.talk, self.table, self.index = talk, table, table.layout.index
         self.sequence = self.settled = self.committed = self.count = self.flying = 0
         self.asked = 0  # blocks of the last call for leases: what is worth having ready
+        self.before = 0  # of the next entry, where rows travel
         self._entries = bytearray(BATCH * _ENTRY)
         self._blocks = array("i")
         self._priorities = array("d")
@@ -95,7 +96,7 @@ class Outbox:
                 self._priorities.frombytes(given.tobytes())
                 n = len(given)
         count = len(blocks)
-        _PACK(self._entries, self.count * _ENTRY, sequence, slot, count, length, flags, n, 0)
+        _PACK(self._entries, self.count * _ENTRY, sequence, slot, count, length, flags, n, self.before)
         self._blocks.extend(blocks)
         self._begun += flags & BEGIN == BEGIN
         self.sequence = sequence
@@ -112,11 +113,15 @@ class Outbox:
         self.talk.check()
         entries = bytes(memoryview(self._entries)[: n * _ENTRY])
         blocks, priorities, begun = self._blocks.tobytes(), self._priorities.tobytes(), self._begun
-        want = max(0, min(len(self._blocks), self.asked - len(self._spare_blocks) - self._coming))
         # Sending may take in an answer, which posts what is gathered then: this must not be it.
         del self._blocks[:], self._priorities[:]
         self.count = self._begun = 0
         self.flying += 1
+        self._send(entries, blocks, priorities, begun)
+
+    def _send(self, entries: bytes, blocks: bytes, priorities: bytes, begun: int) -> None:
+        """Post a message of these entries; `begun` of them begin a trajectory."""
+        want = max(0, min(len(blocks) // 4, self.asked - len(self._spare_blocks) - self._coming))
         self._coming += want
         self.talk.post(
             m.Commit(self.index, want, min(want, begun)),

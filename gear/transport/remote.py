@@ -1,4 +1,4 @@
-"""A client's presence at one shard: identity, conversation, door, background thread, and what is pushed.
+"""A client's presence at one shard: identity, conversation, background thread, and what is pushed.
 
 It lasts until `close`, over any number of connections. A fork's child starts afresh at its first call:
 identity, connection, leases and pins are the parent's. What is asked of the tables is the session's business.
@@ -23,7 +23,6 @@ from gear.transport import messages as m
 from gear.transport.attendant import PROMPT, Attendant
 from gear.transport.base import OpenTable
 from gear.transport.conversation import Conversation
-from gear.transport.door import Door
 from gear.transport.outbox import Outbox
 
 FOREVER = float("inf")
@@ -56,6 +55,9 @@ class Remote:
         For the connection.
     """
 
+    bulk = False
+    """Whether rows travel over the connection."""
+
     def __init__(self, endpoint: str, token: str, heartbeat: float, timeout: float | None) -> None:
         self._endpoint, self._token, self._heartbeat = endpoint, token, heartbeat
         self._closed = False
@@ -66,7 +68,6 @@ class Remote:
 
     def _start_afresh(self) -> None:
         self._talk: Conversation | None = None
-        self._door: Door | None = None
         self._attendant: Attendant | None = None
         self._recalled: dict[int, int] = {}
         self._beginning = threading.Lock()
@@ -77,7 +78,7 @@ class Remote:
             opened.reading.clear()
 
     def _begin(self, timeout: float | None) -> Conversation:
-        """Greet the shard under a new identity and prove that memory is shared."""
+        """Greet the shard under a new identity."""
         with self._beginning:
             if self._talk is not None:
                 return self._talk
@@ -93,28 +94,41 @@ class Remote:
 
             def alive() -> bool:
                 session = weak()
-                return session is None or session._door is None or session._door.alive
+                return session is None or session._alive()
 
-            talk = Conversation(self._endpoint, self._heartbeat, identity, self._token, alive, pushed)
+            talk = Conversation(self._endpoint, self._heartbeat, identity, self._token, alive, pushed, self.bulk)
             try:
                 with talk.lock:
                     if not talk.until(lambda: talk.link.up, deadline):
                         raise ConnectionLost(f"the shard at {self._endpoint} did not answer within {timeout:g} s")
-                    assert talk.link.welcome is not None
-                    self._door = Door(talk.link.welcome.directory)
-                    self._door.enter(identity)
-                    talk.ask(m.Attach(self._door.nonce), deadline)
+                    self._enter(talk, identity, deadline)
             except BaseException:
                 with talk.lock:
                     talk.close()
-                if self._door is not None:
-                    self._door.leave()
-                    self._door = None
+                self._leave()
                 raise
-            self._boxes = {t.layout.index: Outbox(talk, t) for t in self._opened.values()}
+            self._boxes = {t.layout.index: self._box(talk, t) for t in self._opened.values()}
             self._talk = talk
             self._attendant = Attendant(self)
             return talk
+
+    # What differs from path to path
+
+    def _enter(self, talk: Conversation, identity: bytes, deadline: float) -> None:
+        """Make ready for this path once the shard has said welcome."""
+
+    def _leave(self) -> None:
+        """Undo `_enter`; nothing of the shard's is touched any more."""
+
+    def _alive(self) -> bool:
+        """Whether the shard may still be there though the connection is broken."""
+        raise NotImplementedError
+
+    def _box(self, talk: Conversation, table: OpenTable) -> Outbox:
+        """The outbox of a table."""
+        raise NotImplementedError
+
+    # Life
 
     @contextlib.contextmanager
     def _talking(self) -> Iterator[Conversation]:
@@ -127,7 +141,7 @@ class Remote:
         if self._closed:
             return
         self._closed = True
-        talk, attendant, door = self._talk, self._attendant, self._door
+        talk, attendant = self._talk, self._attendant
         if attendant is not None:
             attendant.stop()
         if talk is None:
@@ -139,8 +153,7 @@ class Remote:
                 talk.until(lambda: not any(b.flying for b in self._boxes.values()), time.monotonic() + 1.0)
                 talk.ask(m.Goodbye(), time.monotonic() + 1.0)
             talk.close()
-        if door is not None:
-            door.leave()
+        self._leave()
 
     def attend(self) -> bool:
         """Called by the attendant: send what no call has taken along, hear what came."""
@@ -191,7 +204,7 @@ def _close_all() -> None:
 
 def _after_fork() -> None:
     for remote in list(_remotes):
-        _inherited.append((remote._talk, remote._door, remote._attendant))
+        _inherited.append(dict(vars(remote)))
         remote._start_afresh()
 
 

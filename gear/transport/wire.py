@@ -6,6 +6,7 @@ of a message is ever decoded by any other means.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ import numpy as np
 from gear.errors import AuthenticationError, ProtocolError
 from gear.page import Page
 from gear.storage.layout import COMMIT_ENTRY
+from gear.transport.channel import Buffer
 from gear.transport.messages import MAX_ENTRIES, MAX_ROWS, PROTOCOL, Answer, Envelope, Number, Scanned
 
 
@@ -30,7 +32,7 @@ _answers = msgspec.msgpack.Decoder(Answer)
 _prefixes = msgspec.msgpack.Decoder(_Prefix)
 
 
-def request_number(header: bytes) -> int | None:
+def request_number(header: Buffer) -> int | None:
     """The request number of a header whatever its version, None if the bytes are no header."""
     try:
         return _prefixes.decode(header).request
@@ -38,7 +40,7 @@ def request_number(header: bytes) -> int | None:
         return None
 
 
-def _decode(decoder: Any, parts: list[bytes], sender: str) -> Any:
+def _decode(decoder: Any, parts: Sequence[Buffer], sender: str) -> Any:
     if not parts:
         raise ProtocolError(f"expected a message from the {sender}, got an empty one")
     try:
@@ -53,22 +55,24 @@ def _decode(decoder: Any, parts: list[bytes], sender: str) -> Any:
         )
     if envelope is None:
         raise ProtocolError(f"expected a message of protocol version {PROTOCOL} from the {sender}: {reason}")
-    expected = envelope.body.FRAMES
-    if len(parts) - 1 != expected:
+    expected, more = envelope.body.FRAMES, envelope.body.BULK
+    if len(parts) - 1 != expected and not (more and len(parts) > expected):
+        least = "at least " if more else ""
         raise ProtocolError(
-            f"{type(envelope.body).__name__}: expected {expected} buffers behind the header, got {len(parts) - 1}"
+            f"{type(envelope.body).__name__}: expected {least}{expected} buffers behind the header, "
+            f"got {len(parts) - 1}"
         )
     return envelope
 
 
-def _version(header: bytes) -> int | None:
+def _version(header: Buffer) -> int | None:
     try:
         return _prefixes.decode(header).version
     except (msgspec.DecodeError, RecursionError):
         return None
 
 
-def decode_request(parts: list[bytes]) -> Envelope:
+def decode_request(parts: Sequence[Buffer]) -> Envelope:
     """The envelope of a client's message; its buffers are ``parts[1:]``.
 
     Raises
@@ -80,7 +84,7 @@ def decode_request(parts: list[bytes]) -> Envelope:
     return envelope
 
 
-def decode_answer(parts: list[bytes]) -> Answer:
+def decode_answer(parts: Sequence[Buffer]) -> Answer:
     """The envelope of a server's message; its buffers are ``parts[1:]``.
 
     Raises
@@ -92,7 +96,7 @@ def decode_answer(parts: list[bytes]) -> Answer:
     return answer
 
 
-def array(frame: bytes, dtype: Any, most: int, what: str) -> np.ndarray:
+def array(frame: Buffer, dtype: Any, most: int, what: str) -> np.ndarray:
     """A raw buffer as a new, writable array of at most `most` elements.
 
     Raises
@@ -107,7 +111,7 @@ def array(frame: bytes, dtype: Any, most: int, what: str) -> np.ndarray:
     return np.frombuffer(frame, dtype).copy()
 
 
-def commit_arrays(parts: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def commit_arrays(parts: Sequence[Buffer]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Entries, blocks and priorities of a Commit; what they say is checked by the table.
 
     Raises
@@ -123,7 +127,7 @@ def commit_arrays(parts: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarra
     return entries, blocks, priorities
 
 
-def page_of(answer: Scanned, frame: bytes) -> Page:
+def page_of(answer: Scanned, frame: Buffer) -> Page:
     """The page of a listing in its one buffer, arrays of its own.
 
     Raises

@@ -16,7 +16,7 @@ from gear.server.config import parse_size, read_token
 from gear.transport import messages as m
 from gear.transport import wire
 from gear.transport.discovery import check_token
-from gear.transport.shm import connect
+from gear.transport.negotiation import connect
 from tests.transport.helpers import table
 
 
@@ -218,13 +218,13 @@ def test_a_server_with_a_token_lets_in_who_has_it_and_shows_it_to_nobody(start_s
 
 def test_the_shard_wants_the_token_too(start_server, token_file):
     from gear.transport.discovery import discover
-    from gear.transport.shm import RemoteSession
+    from gear.transport.shm import ShmSession
 
     server = start_server("--token-file", str(token_file))
     shard = discover(server.address, "a-long-secret", 5.0).shards[0]
     for endpoint in (f"tcp://127.0.0.1:{shard.port}", f"ipc://{shard.socket}"):
         with pytest.raises(AuthenticationError, match="the token is wrong"):
-            RemoteSession(endpoint, "wrong-secret", 1.0, 5.0)
+            ShmSession(endpoint, "wrong-secret", 1.0, 5.0)
 
 
 def test_gear_info_shows_the_figures(server, session, name, capsys):

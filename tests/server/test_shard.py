@@ -16,7 +16,7 @@ from gear.transport import messages as m
 from gear.transport import wire
 from gear.transport.channel import context
 from gear.transport.discovery import discover
-from gear.transport.shm import connect
+from gear.transport.negotiation import connect
 from tests.transport.helpers import eventually, figures, insert, table
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gear.server.runtime import Place, runtime_directory
-from gear.transport.shm import connect
+from gear.transport.negotiation import connect
 from tests.transport.helpers import eventually, figures, insert, table
 
 SHARED = Path("/dev/shm")

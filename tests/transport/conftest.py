@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gear.transport.shm import RemoteSession, connect
+from gear.transport.negotiation import connect
+from gear.transport.session import RemoteSession
 from tests.conftest import Server
 from tests.transport.helpers import Proxy
 

@@ -17,7 +17,8 @@ from gear.schema import Column, Fifo, Steps, Table, Whole
 from gear.storage.fields import BEGIN, END, TERMINATED
 from gear.transport.base import OpenTable, Session
 from gear.transport.discovery import discover
-from gear.transport.shm import RemoteSession
+from gear.transport.session import RemoteSession
+from gear.transport.shm import ShmSession
 
 WHOLE = BEGIN | END | TERMINATED
 
@@ -84,8 +85,8 @@ class Proxy:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def session(self) -> RemoteSession:
-        return RemoteSession(f"tcp://127.0.0.1:{self.port}", "", self.heartbeat, 5.0)
+    def session(self, kind: type[RemoteSession] = ShmSession) -> RemoteSession:
+        return kind(f"tcp://127.0.0.1:{self.port}", "", self.heartbeat, 5.0)
 
     def cut(self) -> None:
         """Cut every connection."""

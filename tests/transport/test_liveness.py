@@ -4,12 +4,12 @@ import os
 import signal
 
 from gear.schema import Steps
-from gear.transport.shm import connect
+from gear.transport.negotiation import connect
 from tests.transport.helpers import Python, eventually, figures, insert, table
 
 CLIENT = """
 import sys
-from gear.transport.shm import connect
+from gear.transport.negotiation import connect
 from tests.transport.helpers import WHOLE, put, rows
 session = connect(sys.argv[1], timeout=10.0)
 opened = session.open_table(sys.argv[2], 10.0)
@@ -93,7 +93,7 @@ def test_clients_that_come_and_go_leave_no_entry(server, session):
 
 FORK = """
 import os, sys
-from gear.transport.shm import connect
+from gear.transport.negotiation import connect
 from tests.transport.helpers import put, insert
 session = connect(sys.argv[1], timeout=10.0)
 opened = session.open_table(sys.argv[2], 10.0)
@@ -135,7 +135,7 @@ def test_a_forked_child_speaks_for_itself_and_its_parent_goes_on(server, session
 
 ORPHAN = """
 import os, sys
-from gear.transport.shm import connect
+from gear.transport.negotiation import connect
 session = connect(sys.argv[1], timeout=10.0)
 opened = session.open_table(sys.argv[2], 10.0)
 grant = session.lease(opened, 2, 2, 5.0)

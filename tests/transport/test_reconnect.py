@@ -10,7 +10,7 @@ import pytest
 
 from gear.errors import ConnectionLost, DeadlineExceeded
 from gear.schema import Prioritized, Steps
-from gear.transport.shm import connect
+from gear.transport.negotiation import connect
 from tests.transport.helpers import WHOLE, Proxy, eventually, figures, insert, put, table
 
 

@@ -20,7 +20,8 @@ from gear.errors import (
 )
 from gear.schema import MinSize, Prioritized, SampleToInsertRatio, Steps, Uniform
 from gear.transport import messages as m
-from gear.transport import shm, wire
+from gear.transport import negotiation, wire
+from gear.transport import session as sessions
 from tests.transport.helpers import eventually, figures, insert, put, rows, table
 
 
@@ -181,7 +182,7 @@ def test_an_insert_that_the_limiter_holds_back_times_out_and_can_be_withdrawn(se
 
 
 def test_the_window_of_unacknowledged_inserts_is_bounded(session, name, monkeypatch):
-    monkeypatch.setattr(shm, "WINDOW", 8)
+    monkeypatch.setattr(sessions, "WINDOW", 8)
     opened = session.create_table(ratio(name), 5.0)
     sequences = []
     with pytest.raises(DeadlineExceeded, match="waits for samples"):  # noqa: PT012
@@ -293,22 +294,22 @@ def test_closing_ends_the_waits_of_other_threads(session, name):
 
 def test_nobody_at_the_address_is_said_within_the_timeout():
     with pytest.raises(ConnectionLost, match=r"no gear-server answered at 127.0.0.1:9 within 0.2 s; start one with"):
-        shm.connect("127.0.0.1:9", timeout=0.2)
+        negotiation.connect("127.0.0.1:9", timeout=0.2)
 
 
 @pytest.mark.parametrize("address", ["", "host:port", "host:0", "a b:1", 7400])
 def test_a_bad_address_is_refused_showing_a_good_one(address):
     with pytest.raises(ProtocolError, match="expected an address like 'localhost:7400'"):
-        shm.connect(address)
+        negotiation.connect(address)
 
 
 def test_a_client_of_another_version_is_told_both(server, monkeypatch):
     monkeypatch.setattr(m, "PROTOCOL", m.PROTOCOL + 1)
     assert wire.PROTOCOL == m.PROTOCOL - 1
     with pytest.raises(ProtocolError, match="speaks protocol version 2, this end speaks 1"):
-        shm.connect(server.address, timeout=5.0)
+        negotiation.connect(server.address, timeout=5.0)
 
 
 def test_a_token_given_to_a_server_without_one_is_refused(server):
     with pytest.raises(AuthenticationError, match="the token is wrong"):
-        shm.connect(server.address, token="something", timeout=5.0)
+        negotiation.connect(server.address, token="something", timeout=5.0)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gear.errors import ProtocolError
+from gear.query import View
 from gear.transport import messages as m
 from gear.transport import wire
 
@@ -33,6 +34,10 @@ REQUESTS = [
     (m.Describe(), 0),
     (m.Measure(), 0),
     (m.Scan(0, b"", 65536), 0),
+    (m.Insert(0), 3),
+    (m.Insert(0), 9),
+    (m.Collect(0, 2**62, m.Shape((View("x", 1.5),), 64)), 2),
+    (m.Select(0, 256, 1, 60.0, 0.5, m.Shape((View("x"),), 64)), 0),
 ]
 ANSWERS = [
     (m.Failed("DataError", "no"), 0),
@@ -44,6 +49,9 @@ ANSWERS = [
     (m.Committed(9, [1, 2]), 2),
     (m.Withdrawn(3), 0),
     (m.Selected(1, 1, 0.25, 1e9), 1),
+    (m.Selected(1, 1, 0.25, 1e9), 3),
+    (m.Gathered(), 0),
+    (m.Gathered(), 2),
     (m.Updated(3, 1), 0),
     (m.Informed(b""), 0),
     (m.Explained("why"), 0),
@@ -105,6 +113,15 @@ def test_missing_and_additional_buffers_are_refused():
     for buffers in ([], [b""], [b""] * 3):
         with pytest.raises(ProtocolError, match="GiveBack: expected 2 buffers"):
             wire.decode_request([header, *buffers])
+    bulk = wire.encode(m.Envelope(m.PROTOCOL, 1, 0, [], m.Insert(0)))
+    with pytest.raises(ProtocolError, match="Insert: expected at least 3 buffers"):
+        wire.decode_request([bulk, b"", b""])
+
+
+def test_a_view_that_is_none_is_refused():
+    header = wire.encode(m.Envelope(m.PROTOCOL, 1, 0, [], m.Collect(0, 1, m.Shape((View("name"),), 4))))
+    with pytest.raises(ProtocolError, match="Collect|Expected|expected"):
+        wire.decode_request([header.replace(b"column", b"colunm"), b"", b""])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,217 @@
+"""Requests of clients that map no memory: rows come with their commit entries, and go out in pieces.
+
+Whatever such a client says about rows is checked or made here anew: it names columns and items, never places in
+memory. What is kept for one client is bounded, whether or not it plays by the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from gear.errors import GearError, ProtocolError
+from gear.query import Plan, as_views, item_length, make_plan
+from gear.server.clients import Client
+from gear.server.gatherer import Gatherer, Job
+from gear.server.tables import Hosted
+from gear.storage.arrival import Arrival
+from gear.storage.layout import COMMIT_ENTRY, Layout
+from gear.storage.queue import CommitDone
+from gear.transport import messages as m
+from gear.transport import wire
+from gear.transport.pieces import too_large
+from gear.transport.stage import AHEAD
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+    import zmq
+
+    from gear.batch import Selection
+    from gear.transport.channel import Buffer
+
+MOST_PIECES = 64
+"""Pieces of one client that are gathered or not sent yet; a client of ours has a few dozen under way at most."""
+
+_PLANS = 256
+
+
+class Send(Protocol):
+    """Sends an answer, or what is said unasked (request 0).
+
+    `rows` are sent behind `frames` and kept by nobody: a client that asks again gets an answer without them, or,
+    if `kept` is false, is served again.
+    """
+
+    def __call__(
+        self,
+        client: Client,
+        request: int,
+        body: m.Message,
+        frames: list[bytes],
+        rows: Sequence[zmq.Frame] = (),
+        kept: bool = True,
+    ) -> None:
+        """Send it."""
+        ...
+
+
+Refuse = Callable[[Client, int, GearError, int], None]
+
+
+class Bulk:
+    """The rows of a shard's clients.
+
+    Parameters
+    ----------
+    send, refuse : see `Send`; `refuse` takes (client, request, error, highest sequence committed).
+    wake : () -> None
+        Called from another thread when `finish` has something to do.
+    """
+
+    def __init__(self, send: Send, refuse: Refuse, wake: Callable[[], None]) -> None:
+        self._send, self._refuse = send, refuse
+        self._gatherer = Gatherer(wake)
+
+    def finish(self) -> None:
+        """Send what has been gathered."""
+        self._gatherer.finish()
+
+    # In
+
+    def insert(self, client: Client, request: int, hosted: Hosted, row: int, parts: list[Buffer]) -> None:
+        """Commit entries whose rows came with them."""
+        stored, queue = hosted.stored, hosted.queue
+        entries = wire.array(parts[1], COMMIT_ENTRY, m.MAX_ENTRIES, "Insert entries")
+        if not len(entries):
+            raise ProtocolError("Insert: expected at least one entry, got none")
+        priorities = wire.array(parts[2], np.float64, m.MAX_ROWS, "Insert priorities")
+        values, *frames = (np.frombuffer(part, np.uint8) for part in parts[3:])
+        arrival = Arrival(stored, hosted.places, row, queue.growing(row), entries, priorities, values, frames)
+        waiting, most = queue.unplaced(row), most_unplaced(stored.layout)
+        if waiting and waiting + arrival.nbytes > most:
+            raise ProtocolError(
+                f"Insert: {waiting} bytes of rows wait for a place, {arrival.nbytes} more would be beyond the {most} "
+                "that a client may send ahead"
+            )
+
+        def done(result: CommitDone | GearError) -> None:
+            if isinstance(result, GearError):
+                self._refuse(client, request, result, stored.committed(row))
+            else:
+                self._send(client, request, m.Committed(result.sequence, result.lost), [b"", b""])
+
+        queue.insert(row, arrival, done)
+
+    # Out
+
+    def collect(
+        self, client: Client, request: int, body: m.Collect, hosted: Hosted, row: int, parts: list[Buffer]
+    ) -> None:
+        """Gather items of a pin."""
+        starts = wire.array(parts[1], np.int64, m.MAX_ITEMS, "Collect starts")
+        lengths = wire.array(parts[2], np.int32, m.MAX_ITEMS, "Collect lengths")
+        if not len(starts) or len(starts) != len(lengths):
+            raise ProtocolError(f"Collect: expected as many starts as lengths, got {len(starts)} and {len(lengths)}")
+        plan = self.plan(hosted, body.shape, len(starts))
+
+        def then(rows: list[zmq.Frame] | GearError) -> None:
+            if isinstance(rows, GearError):
+                self._refuse(client, request, rows, 0)
+            else:
+                self._send(client, request, m.Gathered(), [], rows, kept=False)
+
+        self.gather(client, hosted, row, body.pin, plan, starts, lengths, then)
+
+    def send_along(
+        self,
+        client: Client,
+        request: int,
+        hosted: Hosted,
+        row: int,
+        shape: m.Shape,
+        selection: Selection,
+        answer: m.Selected,
+        frames: list[bytes],
+    ) -> None:
+        """Send a selection together with its rows; alone if they cannot be had now: it may ask for them later."""
+
+        def then(rows: list[zmq.Frame] | GearError) -> None:
+            self._send(client, request, answer, frames, [] if isinstance(rows, GearError) else rows)
+
+        try:
+            plan = self.plan(hosted, shape, len(selection))
+            self.gather(client, hosted, row, selection.pin, plan, selection.starts, selection.lengths, then)
+        except GearError as error:
+            then(error)
+
+    def plan(self, hosted: Hosted, shape: m.Shape, size: int) -> Plan:
+        """The plan of a piece.
+
+        Raises
+        ------
+        ProtocolError, SchemaError
+            If there are no such items or columns, or the piece is too large.
+        """
+        plan = hosted.plans.get((shape, size))
+        if plan is None:
+            layout = hosted.stored.layout
+            fixed = item_length(layout.table)
+            if not 1 <= shape.length <= (fixed or layout.max_length) or (fixed and shape.length != fixed):
+                raise ProtocolError(f"items of table {hosted.name!r} have no {shape.length} steps")
+            plan = make_plan(layout, as_views(shape.views), size, shape.length)
+            if too_large(plan):
+                raise ProtocolError(f"a piece of {size} items has {plan.nbytes} bytes; ask for fewer at a time")
+            if len(hosted.plans) >= _PLANS:
+                hosted.plans.clear()
+            hosted.plans[shape, size] = plan
+        return plan
+
+    def gather(
+        self,
+        client: Client,
+        hosted: Hosted,
+        row: int,
+        pin: int,
+        plan: Plan,
+        starts: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.int32],
+        then: Callable[[list[zmq.Frame] | GearError], None],
+    ) -> None:
+        """Gather items of a pin that the client holds, and still holds afterwards: else they may be anything.
+
+        Raises
+        ------
+        PinLost, ProtocolError
+        """
+        pins = hosted.stored.pins
+        pins.held(row, pin)
+        client.sending = [tracker for tracker in client.sending if not tracker.done]
+        if client.gathering + len(client.sending) >= MOST_PIECES:
+            raise ProtocolError(f"{MOST_PIECES} pieces are under way to this client; take them in before asking again")
+        client.gathering += 1
+
+        def gathered(result: npt.NDArray[np.uint8] | GearError) -> None:
+            client.gathering -= 1
+            if client.rows.get(hosted.index) != row:
+                return  # given up meanwhile
+            try:
+                pins.held(row, pin)
+            except GearError as error:
+                result = error
+            if isinstance(result, GearError):
+                then(result)
+                return
+            frames = self._gatherer.frames(result)
+            client.sending += [frame.tracker for frame in frames]
+            then(frames)
+
+        self._gatherer.gather(Job(hosted.stored.segment, plan, starts, lengths, gathered))
+
+
+def most_unplaced(layout: Layout) -> int:
+    """Bytes of rows that a client may have sent ahead: twice what its stage can lend."""
+    return 2 * (AHEAD + layout.blocks_for(layout.max_length + 1) * layout.block_bytes)

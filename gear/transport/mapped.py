@@ -1,0 +1,39 @@
+"""Gathering on the paths whose tables lie in this process's own memory.
+
+Rows are read only while their pin lives: a reader says which pin it reads, asks whether the pin was taken
+back, gathers, and asks again. What was read under a lost pin is thrown away.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from gear.batch import Selection
+    from gear.query import Plan
+    from gear.transport.base import OpenTable
+
+
+class Mapped:
+    """The part of a `Session` that reads `OpenTable.segment`."""
+
+    def revoked(self, table: OpenTable, selection: Selection) -> bool:
+        """Whether the pin has been taken back."""
+        raise NotImplementedError
+
+    def gather(self, table: OpenTable, selection: Selection, plan: Plan, out: npt.NDArray[np.uint8]) -> bool:
+        """Gather the rows of a held selection; see `Session.gather`."""
+        from gear.kernels.host import gather  # an actor that only inserts never compiles or imports kernels
+
+        pin = selection.pin
+        table.reading.add(pin)
+        try:
+            if self.revoked(table, selection):
+                return False
+            gather(table.segment, plan.rows, plan.pads, selection.starts, selection.lengths, out)
+        finally:
+            table.reading.discard(pin)
+        return not self.revoked(table, selection)

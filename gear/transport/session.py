@@ -1,0 +1,261 @@
+"""What a client asks of a shard over the control channel, whichever way the rows go.
+
+How leases come about, where rows are written and how they are gathered is the business of the data paths,
+`shm` and `tcp`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from gear import schema
+from gear.batch import Selection, Update
+from gear.errors import DeadlineExceeded, PinLost, ProtocolError
+from gear.storage.layout import Layout
+from gear.transport import messages as m
+from gear.transport.base import OpenTable
+from gear.transport.channel import Buffer
+from gear.transport.conversation import Call, Conversation
+from gear.transport.outbox import WINDOW, Outbox
+from gear.transport.remote import LEAST, Remote, deadline_of
+from gear.transport.wire import page_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from gear.page import Page
+    from gear.query import Plan
+    from gear.schema import Table
+
+
+class RemoteSession(Remote):
+    """The greater part of a `Session` with one shard; see `Remote` for its life."""
+
+    path = ""
+
+    # Tables
+
+    def create_table(self, table: Table, timeout: float | None) -> OpenTable:
+        """Create, or find an equal one."""
+        with self._talking() as talk:
+            return self._open(talk, talk.ask(m.CreateTable(schema.to_bytes(table)), deadline_of(timeout)))
+
+    def open_table(self, name: str | None, timeout: float | None) -> OpenTable:
+        """The table of that name, or the only one."""
+        known = self._opened.get(name) if name is not None else None
+        if known is not None and not self._closed:
+            return known
+        with self._talking() as talk:
+            return self._open(talk, talk.ask(m.OpenTable(name), deadline_of(timeout)))
+
+    def _open(self, talk: Conversation, call: Call) -> OpenTable:
+        answer: m.Opened = expect(call, m.Opened)
+        table = schema.from_bytes(answer.table)
+        opened = self._opened.get(table.name)
+        if opened is None:
+            layout = Layout(table, answer.index, answer.shard)
+            if layout.nbytes != answer.nbytes:
+                raise ProtocolError(
+                    f"table {table.name!r}: expected a segment of {layout.nbytes} bytes, the server has one of "
+                    f"{answer.nbytes} bytes; install the same release at both ends"
+                )
+            opened = self._opened[table.name] = OpenTable(table, layout, self._segment(answer, layout))
+            self._boxes[answer.index] = self._box(talk, opened)
+        return opened
+
+    def _segment(self, answer: m.Opened, layout: Layout) -> npt.NDArray[np.uint8]:
+        """The memory in which this path writes a table's rows, uint8[layout.nbytes]."""
+        raise NotImplementedError
+
+    # Commits
+
+    def submit(
+        self,
+        table: OpenTable,
+        slot: int,
+        blocks: Sequence[int],
+        length: int,
+        flags: int,
+        priorities: float | npt.NDArray[np.float64] | None,
+        timeout: float | None,
+    ) -> int:
+        """Queue one commit entry."""
+        talk = self._talk or self._begin(LEAST)
+        with talk.lock:
+            box = self._boxes[table.layout.index]
+            if box.sequence - box.settled >= WINDOW:
+                self._wait_for(talk, box, lambda: box.sequence - box.settled < WINDOW, timeout)
+            sequence = box.add(slot, blocks, length, flags, priorities)
+            if box.count == 0:
+                if box.flying > 1:  # a full batch left while others are on their way: take in what came
+                    talk.look()
+            elif self._attendant.dozing:  # type: ignore[union-attr]
+                self._attendant.wake()  # type: ignore[union-attr]
+            return sequence
+
+    def wait(self, table: OpenTable, sequence: int, timeout: float | None) -> None:
+        """Return once every entry up to `sequence` is committed."""
+        with self._talking() as talk:
+            box = self._boxes[table.layout.index]
+            if box.settled < sequence:
+                self._wait_for(talk, box, lambda: box.settled >= sequence, timeout)
+            error = box.refusal(sequence)
+            if error is not None:
+                raise error
+
+    def _wait_for(self, talk: Conversation, box: Outbox, ready: Any, timeout: float | None) -> None:
+        if talk.until(ready, deadline_of(timeout)):
+            return
+        reason = "the server did not say what for"
+        with contextlib.suppress(DeadlineExceeded):
+            reason = expect(talk.ask(m.Explain(box.index), time.monotonic()), m.Explained).text
+        if not ready():
+            raise DeadlineExceeded(f"insert timed out: {reason}")
+
+    def withdraw(self, table: OpenTable, first: int, last: int) -> int:
+        """Drop the entries first..last that are not committed."""
+        with self._talking() as talk:
+            box = self._boxes[table.layout.index]
+            dropped = box.drop(first, last)
+            if not box.flying:
+                return dropped
+            try:
+                call = talk.ask(m.Withdraw(box.index, first, last), time.monotonic())
+            except DeadlineExceeded as error:
+                raise DeadlineExceeded(
+                    f"{error}; the server is silent, so whether entries {first} to {last} were committed is unknown; "
+                    "they are withdrawn if it has not committed them when it answers again"
+                ) from None
+            answer: m.Withdrawn = expect(call, m.Withdrawn)
+            return dropped + answer.dropped
+
+    def committed(self, table: OpenTable) -> int:
+        """Highest sequence number known to be committed."""
+        with self._talking() as talk:
+            box = self._boxes[table.layout.index]
+            box.post()
+            talk.look()
+            return box.committed
+
+    # Draws
+
+    def select(
+        self, table: OpenTable, size: int, timeout: float | None, parties: int, ttl: float, ahead: Plan | None = None
+    ) -> Selection:
+        """Draw and pin `size` items."""
+        talk = self._talk or self._begin(LEAST)
+        with talk.lock:
+            index = table.layout.index
+            wait = None if timeout is None else max(0.0, timeout)
+            body = m.Select(index, size, parties, min(ttl, 1e10), wait, self._ahead(ahead))
+            call = talk.ask(body, deadline_of(timeout), undo=lambda call: self._unwanted(index, call))
+        answer: m.Selected = expect(call, m.Selected)
+        if len(call.frames) > 1:
+            self._came(index, answer.pin, call.frames[1:])
+        buffer = bytearray(call.frames[0])
+        n, rest = divmod(len(buffer), 28)
+        if rest:
+            raise ProtocolError(f"expected 28 bytes for each selected item, got {len(buffer)} bytes")
+        return Selection(
+            table.table.name,
+            np.frombuffer(buffer, np.int64, n),
+            np.frombuffer(buffer, np.float64, n, 8 * n),
+            np.frombuffer(buffer, np.int64, n, 16 * n),
+            np.frombuffer(buffer, np.int32, n, 24 * n),
+            answer.smallest,
+            answer.pin,
+            answer.parties,
+            answer.deadline,
+        )
+
+    def _ahead(self, plan: Plan | None) -> m.Shape | None:
+        """How items look that are gathered by `plan`, if their rows are to come with the selection."""
+        return None
+
+    def _came(self, index: int, pin: int, rows: list[Buffer]) -> None:
+        """Rows that came with a selection."""
+
+    def _unwanted(self, index: int, call: Call) -> None:
+        """A selection came after its caller had given up."""
+        assert self._talk is not None
+        self._talk.releases.append((index, call.answer.pin, False))
+
+    def sample(self, table: OpenTable, size: int, plan: Plan, out: npt.NDArray[np.uint8]) -> Selection | None:
+        """Never: the shard draws."""
+        return None
+
+    def hold(self, table: OpenTable, selection: Selection) -> None:
+        """Join the pin of a selection."""
+        index = table.layout.index
+        with self._talking() as talk:
+            if (index, selection.pin) in self._revoked:
+                raise PinLost(f"pin {selection.pin} of table {selection.table!r} was taken back; select again")
+            undo = lambda call: talk.releases.append((index, selection.pin, False))
+            talk.ask(m.Hold(index, selection.pin), deadline_of(LEAST), undo=undo)
+
+    def release(self, table: OpenTable, selection: Selection, delivered: bool) -> None:
+        """End this party's hold; travels with the next message."""
+        talk = self._talk or self._begin(LEAST)
+        with talk.lock:
+            talk.check()
+            key = (table.layout.index, selection.pin)
+            if self._revoked.pop(key, False):
+                return  # let go of when it was revoked
+            talk.releases.append((*key, delivered))
+            if self._attendant.dozing:  # type: ignore[union-attr]
+                self._attendant.wake()  # type: ignore[union-attr]
+
+    def revoked(self, table: OpenTable, selection: Selection) -> bool:
+        """Whether the shard has taken the pin back."""
+        return (table.layout.index, selection.pin) in self._revoked
+
+    def update_priorities(
+        self,
+        table: OpenTable,
+        ids: npt.NDArray[np.int64],
+        priorities: npt.NDArray[np.float64],
+        timeout: float | None,
+    ) -> Update:
+        """Set raw priorities."""
+        frames = (np.ascontiguousarray(ids, np.int64).tobytes(), np.ascontiguousarray(priorities, np.float64).tobytes())
+        with self._talking() as talk:
+            call = talk.ask(m.Update(table.layout.index), deadline_of(timeout), frames)
+        answer: m.Updated = expect(call, m.Updated)
+        return Update(answer.applied, answer.stale)
+
+    # The whole
+
+    def scan(self, table: OpenTable, cursor: bytes, most: int, timeout: float | None) -> tuple[Page, bytes]:
+        """The next page of a listing, and the cursor of the one behind it."""
+        with self._talking() as talk:
+            call = talk.ask(m.Scan(table.layout.index, cursor, most), deadline_of(timeout))
+        answer: m.Scanned = expect(call, m.Scanned)
+        return page_of(answer, call.frames[0]), answer.cursor
+
+    def reset(self, table: OpenTable, timeout: float | None) -> None:
+        """Drop every trajectory of the table."""
+        with self._talking() as talk:
+            talk.ask(m.Reset(table.layout.index), deadline_of(timeout))
+
+    def info(self, timeout: float | None) -> dict[str, Any]:
+        """Figures of the server and of each table."""
+        with self._talking() as talk:
+            answer: m.Informed = expect(talk.ask(m.Info(), deadline_of(timeout)), m.Informed)
+        try:
+            return {"path": self.path, **msgspec.msgpack.decode(answer.info, type=dict[str, Any])}
+        except msgspec.DecodeError as error:
+            raise ProtocolError(f"expected figures from the server: {error}") from None
+
+
+def expect(call: Call, kind: Any) -> Any:
+    """The answer, if it is of that kind."""
+    if type(call.answer) is not kind:
+        raise ProtocolError(f"expected {kind.__name__} from the server, got {type(call.answer).__name__}")
+    return call.answer

@@ -1,0 +1,279 @@
+"""The `tcp` data path: rows travel with the control messages, whole blocks in, gathered pieces out.
+
+The segment of a table is a private stage (`stage`): rows are written there as anywhere else, and leave with their
+commit entries straight from it. Only the shard touches the table's memory, so it frees at once whatever this
+client held when the client is gone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gear.errors import DeadlineExceeded, PinLost
+from gear.query import make_plan
+from gear.storage import memory
+from gear.storage.fields import BEGIN, END, HAS_FINAL
+from gear.storage.layout import COMMIT_ENTRY, Grant, Layout
+from gear.transport import messages as m
+from gear.transport.outbox import Outbox
+from gear.transport.pieces import per_piece, place, split
+from gear.transport.remote import LEAST, deadline_of
+from gear.transport.session import RemoteSession, expect
+from gear.transport.stage import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from gear.batch import Selection
+    from gear.query import Plan
+    from gear.transport.base import OpenTable
+    from gear.transport.channel import Buffer
+    from gear.transport.conversation import Call, Conversation
+
+FLYING = 3
+"""Pieces of a batch that are under way at a time: one gathered, one sent, one taken in."""
+
+GATHERS = 8
+"""Batches that threads of one client gather at a time."""
+
+MESSAGE = 1 << 20
+"""Bytes of rows after which gathered commits are sent."""
+
+TOGETHER = 1 << 16
+"""Bytes of neighbouring blocks from which they are sent from where they lie."""
+
+_PLANS = 64
+
+
+class TcpSession(RemoteSession):
+    """A `Session` with a shard anywhere."""
+
+    path = "tcp"
+    bulk = True
+
+    def _start_afresh(self) -> None:
+        super()._start_afresh()
+        self._early: dict[tuple[int, int], list[Buffer]] = {}
+        self._gathers = threading.BoundedSemaphore(GATHERS)
+        self._plans: dict[tuple[int, m.Shape, int], Plan] = {}
+
+    def _alive(self) -> bool:
+        """A shard that could not be reached for long has given this client up."""
+        down = None if self._talk is None else self._talk.link.down_since
+        return down is None or time.monotonic() - down < m.FORGET * self._heartbeat
+
+    def _box(self, talk: Conversation, table: OpenTable) -> StagedOutbox:
+        return StagedOutbox(talk, table)
+
+    def _segment(self, answer: m.Opened, layout: Layout) -> npt.NDArray[np.uint8]:
+        return memory.sparse(layout.nbytes)
+
+    # Leases
+
+    def lease(self, table: OpenTable, blocks: int, slots: int, timeout: float | None) -> Grant:
+        """Up to that many of the stage, at once."""
+        with self._talking() as talk:
+            box = self._staged(table)
+            if box.flying:
+                talk.look()
+            grant = box.stage.lease(blocks, slots)
+            if len(grant.blocks) < blocks:
+                box.post()
+            return grant
+
+    def allocate(self, table: OpenTable, blocks: int, slots: int, timeout: float | None) -> Grant:
+        """Exactly that many; waits until enough of what is under way has arrived."""
+        with self._talking() as talk:
+            box = self._staged(table)
+            if not box.room_for(blocks, slots):
+                box.post()
+                self._wait_for(talk, box, lambda: box.room_for(blocks, slots), timeout)
+            return box.stage.take(blocks, slots)
+
+    def give_back(self, table: OpenTable, grant: Grant) -> None:
+        """Return unused leases."""
+        with self._talking():
+            self._staged(table).give_back(grant.blocks, grant.slots)
+
+    def _staged(self, table: OpenTable) -> StagedOutbox:
+        box = self._boxes[table.layout.index]
+        assert isinstance(box, StagedOutbox)
+        return box
+
+    # Rows that come
+
+    def _ahead(self, plan: Plan | None) -> m.Shape | None:
+        if plan is None or per_piece(plan) < plan.size:  # several pieces come faster side by side
+            return None
+        return m.Shape(plan.views, plan.length)
+
+    def _came(self, index: int, pin: int, rows: list[Buffer]) -> None:
+        self._early[index, pin] = rows
+
+    def gather(self, table: OpenTable, selection: Selection, plan: Plan, out: npt.NDArray[np.uint8]) -> bool:
+        """Have the rows sent piece by piece, the next ones asked for while one is taken in.
+
+        Raises
+        ------
+        DeadlineExceeded
+            If none comes for `LEAST` seconds.
+        """
+        early = self._early.pop((table.layout.index, selection.pin), None)
+        if early is not None:
+            place(plan, plan, 0, early, out)
+            return True
+        most = per_piece(plan)
+        with self._gathers:
+            flying: deque[tuple[int, Call]] = deque()
+            try:
+                for begin in range(0, plan.size, most):
+                    if len(flying) == FLYING:
+                        self._take_in(table, plan, flying, out)
+                    flying.append((begin, self._ask_for(table, selection, plan, slice(begin, begin + most))))
+                while flying:
+                    self._take_in(table, plan, flying, out)
+            except PinLost:
+                return False
+        return True
+
+    def _ask_for(self, table: OpenTable, selection: Selection, plan: Plan, items: slice) -> Call:
+        body = m.Collect(table.layout.index, selection.pin, m.Shape(plan.views, plan.length))
+        with self._talking() as talk:
+            return talk.post(body, (selection.starts[items].tobytes(), selection.lengths[items].tobytes()))
+
+    def _take_in(
+        self, table: OpenTable, plan: Plan, flying: deque[tuple[int, Call]], out: npt.NDArray[np.uint8]
+    ) -> None:
+        """Wait for the piece asked for first, and copy it to its place."""
+        first, call = flying.popleft()
+        with self._talking() as talk:
+            if not talk.until(lambda: call.done, deadline_of(LEAST)):
+                raise DeadlineExceeded(f"collect: the server sent no rows for {LEAST:g} s")
+            talk.used = time.monotonic()
+        if isinstance(call.answer, m.Failed):
+            raise call.answer.error()
+        expect(call, m.Gathered)
+        place(self._plan(table, plan, min(per_piece(plan), plan.size - first)), plan, first, call.frames, out)
+
+    def _plan(self, table: OpenTable, whole: Plan, size: int) -> Plan:
+        """The plan of a piece of that many items."""
+        if size == whole.size:
+            return whole
+        key = (table.layout.index, m.Shape(whole.views, whole.length), size)
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= _PLANS:
+                self._plans.clear()
+            plan = self._plans[key] = make_plan(table.layout, whole.views, size, whole.length)
+        return plan
+
+    def release(self, table: OpenTable, selection: Selection, delivered: bool) -> None:
+        """End this party's hold; travels with the next message."""
+        self._early.pop((table.layout.index, selection.pin), None)
+        super().release(table, selection, delivered)
+
+
+class StagedOutbox(Outbox):
+    """An outbox whose entries take their rows along.
+
+    Of a trajectory that grows (`publish="rows"`) the block that its next rows go on in is sent whole each time, and
+    stays in the stage until then.
+    """
+
+    def __init__(self, talk: Conversation, table: OpenTable) -> None:
+        super().__init__(talk, table)
+        self.stage = Stage(table.layout, table.segment)
+        self._steps, self._limit = table.layout.block_steps, max(1, MESSAGE // table.layout.block_bytes)
+        self._open: dict[int, tuple[int, int]] = {}  # by slot: rows submitted, the block of the last one
+        self._tails: dict[int, int] = {}  # by sequence: the block it goes on in, which an earlier entry brought
+        self._left: dict[int, int] = {}  # by sequence: such a block that nothing goes on in
+
+    def room_for(self, blocks: int, slots: int) -> bool:
+        """Whether the stage has that many for a commit."""
+        return self.stage.has(blocks, slots, len(self._open))
+
+    def add(
+        self,
+        slot: int,
+        blocks: Sequence[int],
+        length: int,
+        flags: int,
+        priorities: float | npt.NDArray[np.float64] | None,
+    ) -> int:
+        """Queue an entry whose rows are in the stage."""
+        if flags & (BEGIN | END) == BEGIN | END:
+            self.before = 0
+        else:
+            self._grow(slot, blocks, length, flags)
+        sequence = super().add(slot, blocks, length, flags, priorities)
+        if len(self._blocks) >= self._limit:
+            self.post()
+        return sequence
+
+    def _grow(self, slot: int, blocks: Sequence[int], length: int, flags: int) -> None:
+        before, tail = (0, -1) if flags & BEGIN else self._open.get(slot, (0, -1))
+        self.before = before
+        if before % self._steps:
+            tails = self._tails if length or flags & HAS_FINAL else self._left
+            tails[self.sequence + 1] = tail
+        if flags & END:
+            self._open.pop(slot, None)
+        else:
+            self._open[slot] = before + length, blocks[-1] if len(blocks) else tail
+
+    def _send(self, entries: bytes, blocks: bytes, priorities: bytes, begun: int) -> None:
+        said, images = np.frombuffer(entries, COMMIT_ENTRY), np.frombuffer(blocks, np.int32)
+        done, ended = images, said["slot"]
+        if self._tails or self._left or self._open:
+            images, done, ended = self._images(said, images)
+        values = self.stage.values(said["slot"][said["flags"] & BEGIN != 0])
+        self.talk.post(
+            m.Insert(self.index),
+            (entries, priorities, values, *self._rows(images)),
+            lambda call: self._arrived(call, entries, blocks, done, ended),
+        )
+
+    def _images(self, said: np.ndarray, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Blocks to send, blocks and slots that are done with once they have arrived."""
+        images: list[int] = []
+        done: list[int] = []
+        at = 0
+        for entry in said:
+            count, sequence, flags = int(entry["blocks"]), int(entry["sequence"]), int(entry["flags"])
+            tail = self._tails.pop(sequence, None)
+            sent = ([] if tail is None else [tail]) + blocks[at : at + count].tolist()
+            images += sent
+            goes_on = not flags & END and (int(entry["before"]) + int(entry["length"])) % self._steps
+            done += sent[:-1] if goes_on else sent
+            if sequence in self._left:
+                done.append(self._left.pop(sequence))
+            at += count
+        return np.array(images, np.int32), np.array(done, np.int32), said["slot"][said["flags"] & END != 0]
+
+    def _rows(self, images: npt.NDArray[np.int32]) -> list[Buffer]:
+        """The bytes of blocks: long runs from where they lie, others copied together."""
+        if not len(images):
+            return []
+        memory_of = self.stage.blocks
+        starts = np.flatnonzero(np.diff(images, prepend=images[0] - 2) != 1)
+        ends = np.append(starts[1:], len(images))
+        if images.size * memory_of.shape[1] >= TOGETHER * len(starts):
+            runs = [memory_of[images[a] : images[a] + b - a] for a, b in zip(starts, ends, strict=True)]
+        else:
+            runs = [memory_of[images]]
+        return [part for run in runs for part in split(run.reshape(-1).data, memory_of.shape[1])]
+
+    def _arrived(self, call: Call, entries: bytes, blocks: bytes, done: np.ndarray, ended: np.ndarray) -> None:
+        self.stage.put(done.tolist(), ended.tolist())
+        self._answered(call, entries, blocks, 0)
+
+    def give_back(self, blocks: npt.NDArray[np.int32], slots: npt.NDArray[np.int32]) -> None:
+        """Return numbers to the stage."""
+        self.stage.put(blocks.tolist(), slots.tolist())

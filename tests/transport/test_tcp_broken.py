@@ -1,0 +1,214 @@
+"""The tcp path over connections that break, and with ends that die: nothing is lost, doubled or left behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import gear
+from gear.client.client import Client
+from gear.errors import ConnectionLost
+from gear.schema import Prioritized, Steps
+from gear.transport import pieces
+from gear.transport.negotiation import connect
+from gear.transport.tcp import TcpSession
+from tests.transport.helpers import Proxy, Python, eventually, fifo, figures, insert, put, table
+
+
+def test_inserts_happen_exactly_once_over_a_connection_that_keeps_breaking(proxy, session, name):
+    broken = proxy.session(TcpSession)
+    opened = broken.create_table(table(name, capacity=Steps(20_000)), 5.0)
+    chance, count = random.Random(7), 1500
+    for number in range(count):
+        if number % 50 == 0:
+            proxy.cut_after(chance.randrange(1, 4000))  # fewer bytes than the 50 that follow have
+        last = put(broken, opened, number, length=1 + number % 10, timeout=20.0)
+        if number % 50 == 49:
+            broken.wait(opened, last, 20.0)
+    after = figures(session, name)
+    assert proxy.cuts > 10
+    assert broken._talk.link.reconnects > 10
+    assert after["inserted_trajectories"] == count
+    assert after["inserted_steps"] == sum(1 + number % 10 for number in range(count))
+    everything = np.zeros(count)
+    reader = Client(session)
+    while not everything.all():
+        batch = reader.sample(256, name)
+        for values, length in zip(batch["k"], batch.lengths, strict=True):
+            assert (values[:length] == values[0]).all()
+            assert length == 1 + values[0] % 10
+            everything[values[0]] = 1
+    broken.close()
+    assert figures(session, name)["leased_blocks"] == 0
+
+
+def test_batches_are_whole_over_a_connection_that_keeps_breaking(proxy, session, name, monkeypatch):
+    monkeypatch.setattr(pieces, "PIECE", 4000)
+    broken = proxy.session(TcpSession)
+    opened = broken.create_table(table(name, sampler=Prioritized()), 5.0)
+    for number in range(50):
+        insert(broken, opened, number, length=1 + number % 10)
+    client = Client(broken)
+    chance = random.Random(3)
+    for round_ in range(60):
+        if round_ % 3 == 0:
+            proxy.cut_after(chance.randrange(1, 40_000))
+        batch = client.sample(200, name, timeout=20.0)
+        first = batch["k"][:, :1]
+        assert ((batch["k"] == first) | ~batch.mask).all()
+        assert (batch.lengths == 1 + first[:, 0] % 10).all()
+    broken.info(20.0)
+    after = figures(session, name)
+    assert proxy.cuts > 10
+    assert (after["sampled_items"], after["pins"]) == (60 * 200, 0)
+    broken.close()
+
+
+def test_a_growing_trajectory_survives_cuts(proxy, session, name):
+    broken = proxy.session(TcpSession)
+    opened = broken.create_table(
+        table(name, item=gear.Step(0), publish="rows", max_length=1000, mean_length=100, block_steps=7), 5.0
+    )
+    client, chance = Client(broken), random.Random(5)
+    with client.writer(name) as writer:
+        for step in range(600):
+            if step % 20 == 3:
+                proxy.cut_after(chance.randrange(1, 800))
+            writer.append({"k": np.int64(step)})
+            if step % 3 == 0:
+                writer.flush(20.0)
+        writer.end()
+    client.flush(20.0)
+    after = figures(session, name)
+    assert proxy.cuts > 10
+    assert (after["inserted_steps"], after["trajectories"]) == (600, 1)
+    batch = Client(session).sample(5000, name)
+    assert set(batch["k"].tolist()) == set(range(600))
+    assert opened.lost == set()
+    broken.close()
+
+
+def test_a_client_given_up_meanwhile_is_told(server, name):
+    proxy = Proxy(server.address)
+    broken = proxy.session(TcpSession)
+    opened = broken.create_table(table(name), 5.0)
+    insert(broken, opened, 1)
+    proxy.close()
+    begin = time.monotonic()
+    with pytest.raises(ConnectionLost):
+        broken.select(opened, 1, None, 1, 60.0)
+    assert time.monotonic() - begin < 10
+    broken.close()
+
+
+CLIENT = """
+import sys
+from gear.client.client import Client
+from gear.transport.negotiation import connect
+session = connect(sys.argv[1], timeout=10.0, path="tcp")
+opened = session.open_table(sys.argv[2], 10.0)
+selection = session.select(opened, 1, 5.0, 1, 60.0)
+client = Client(session)
+writer = client.writer(sys.argv[2])
+writer.append({"k": 77})
+writer.flush()
+print("holds", flush=True)
+if sys.argv[3] == "collects":
+    plan = client._tables.reader(sys.argv[2], None, None).plan((), 1, 1)
+    while True:
+        session._ask_for(opened, selection, plan, slice(0, 1))
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("doing", ["nothing", "collects"])
+def test_a_killed_client_leaves_nothing(server, session, open_session, name, doing):
+    opened = session.create_table(table(name, item=gear.Step(0), publish="rows"), 5.0)
+    insert(session, opened, 1)
+    client = Python(CLIENT, server.address, name, doing)
+    assert client.read() == "holds"
+    before = figures(session, name)
+    assert (before["pins"], before["trajectories"]) == (1, 2)
+    client.process.kill()
+    client.end()
+    eventually(lambda: figures(session, name)["pins"] == 0, "its pin ended", timeout=10.0)
+    after = figures(session, name)
+    assert (after["leased_blocks"], after["quarantined_blocks"], after["trajectories"]) == (
+        before["leased_blocks"],
+        0,
+        2,
+    )
+    eventually(lambda: session.info(5.0)["clients"]["silent"] == 0, "it was forgotten")
+
+
+def test_a_silent_reader_loses_its_pins_when_their_blocks_are_needed(server, session, name):
+    opened = session.create_table(fifo(name=name, capacity=Steps(40), item=gear.Step(0), publish="rows"), 5.0)
+    insert(session, opened, 1)
+    client = Python(CLIENT, server.address, name, "nothing")
+    assert client.read() == "holds"
+    os.kill(client.process.pid, signal.SIGSTOP)
+    try:
+        for number in range(100):
+            insert(session, opened, number)
+    finally:
+        os.kill(client.process.pid, signal.SIGCONT)
+    client.say("end")
+    assert client.end() == 0
+    eventually(lambda: figures(session, name)["pins"] == 0, "nothing is pinned")
+
+
+def test_a_server_killed_in_mid_call_is_a_lost_connection(start_server):
+    server = start_server("--client-timeout", "0.5")
+    session = connect(server.address, timeout=5.0, path="tcp")
+    opened = session.create_table(table(), 5.0)
+    errors = []
+
+    def wait() -> None:
+        try:
+            session.select(opened, 1, None, 1, 60.0)
+        except ConnectionLost as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    eventually(lambda: session._talk.led, "the thread waits")
+    os.kill(session.info(5.0)["pid"], signal.SIGKILL)
+    thread.join(10)
+    assert len(errors) == 1
+    session.close()
+
+
+FORK = """
+import os, sys
+import numpy as np
+import gear
+client = gear.connect(sys.argv[1], path="tcp")
+big = {"k": np.arange(10)}
+for number in range(20):
+    client.insert(big, sys.argv[2], wait=False)
+child = os.fork()
+for number in range(20):
+    client.insert(big, sys.argv[2], wait=number % 2 == 0)
+client.flush()
+assert (client.sample(10, sys.argv[2])["k"] == big["k"]).all()
+if child == 0:
+    client.close()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print("done", flush=True)
+client.close()
+"""
+
+
+def test_a_forked_child_speaks_for_itself(server, session, name):
+    session.create_table(table(name), 5.0)
+    client = Python(FORK, server.address, name)
+    assert client.read() == "done"
+    assert client.end() == 0
+    assert figures(session, name)["inserted_trajectories"] == 60
