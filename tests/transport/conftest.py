@@ -39,12 +39,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def open_session(server: Server) -> Iterator[Callable[[], RemoteSession]]:
-    """A function that opens a session with the module's server."""
+def path() -> str:
+    """The data path of `open_session`; modules may have another."""
+    return "shm"
+
+
+@pytest.fixture
+def open_session(server: Server, path: str) -> Iterator[Callable[[], RemoteSession]]:
+    """A function that opens a session with the module's server over `path`."""
     sessions: list[RemoteSession] = []
 
     def open_one() -> RemoteSession:
-        sessions.append(connect(server.address, timeout=5.0))
+        sessions.append(connect(server.address, timeout=5.0, path=path))
         return sessions[-1]
 
     yield open_one

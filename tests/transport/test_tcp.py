@@ -317,3 +317,26 @@ def test_threads_of_one_client_gather_at_once(connected, name, monkeypatch):
     with ThreadPoolExecutor(2 * tcp.GATHERS) as pool:
         for batch in pool.map(lambda _: client.collect(selection), range(4 * tcp.GATHERS)):
             same(batch, expected)
+
+
+def test_packed_inserts_and_vectorised_writers_go_the_same_way(connected, name):
+    over_tcp, over_shm = connected("tcp"), connected("shm")
+    columns = [gear.Column("step", (), "int64"), gear.Column("env", (), "int64")]
+    over_tcp.create_table(gear.Table(name, columns, gear.Steps(5000), item=gear.Whole(), mean_length=20, max_length=60))
+    lengths = np.arange(1, 51)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    step = np.concatenate([np.arange(n) for n in lengths])
+    packed = {"step": step, "env": np.repeat(lengths, lengths)}
+    over_tcp.insert_many(packed, name, offsets=offsets)
+    with over_tcp.writer(name, num_envs=3, autoreset="disabled") as writer:
+        no = np.zeros(3, np.bool_)
+        for t in range(40):
+            writer.append({"step": np.full(3, t), "env": np.arange(100, 103)}, no, no)
+    found = set()
+    for _ in range(30):
+        batch = over_shm.sample(64, name)
+        for k, length in enumerate(batch.lengths):
+            assert batch["step"][k, :length].tolist() == list(range(length))
+            assert set(batch["env"][k, :length].tolist()) == {int(length) if length != 40 else batch["env"][k, 0]}
+            found.add((int(batch["env"][k, 0]), int(length)))
+    assert found == {(n, n) for n in range(1, 51)} | {(env, 40) for env in (100, 101, 102)}
