@@ -46,6 +46,8 @@ class Track:
         self.closed = ""
         self._values: list[np.ndarray] | None = None
         self._before = self._at = self._limit = 0
+        self._strips: list[np.ndarray] = []
+        self._fields: list[tuple[Any, ...]] = []
         self._start(0)
 
     @property
@@ -79,14 +81,27 @@ class Track:
         if at == self._limit:
             self._advance()
             at = self._at
+        ndarray = np.ndarray
         try:
             if len(step) != self._width:
                 raise KeyError
-            self._put(step, at)
+            # Written out, without a call per column: this runs for every step of every environment.
+            for name, dtype, shape, plain, native, low, high, column, strip in self._fields or self._make_fields():
+                value = step[name]
+                kind = type(value)
+                if kind is ndarray:
+                    if value.dtype is not dtype or value.shape != shape:
+                        value = array_of(column, value)
+                elif kind is native:
+                    if not low <= value <= high:
+                        value = array_of(column, value)
+                elif kind is not plain:
+                    value = array_of(column, value)
+                strip[at] = value
         except KeyError:  # nested, or with wrong names
             checked = self._port.codec.step(step)
-            for kind, strip in zip(self._kinds, self._strips, strict=True):
-                strip[at] = checked[kind[0]]
+            for (name, *_), strip in zip(self._kinds, self._strips, strict=True):
+                strip[at] = checked[name]
         self._at = at = at + 1
         if at == self._limit and self._by_rows:
             self.publish(None, wait=False)
@@ -183,25 +198,7 @@ class Track:
         """Begin a piece; its first block comes with the first row."""
         self._piece = Piece(self._port, flags)
         self._before = self._at = self._limit = 0
-        self._strips: list[np.ndarray] = []  # of the current block: dtype[block_steps, *shape] per step column
-
-    def _put(self, step: Mapping[str, Any], at: int) -> None:
-        """Write a step into row `at` of the current block."""
-        ndarray = np.ndarray
-        for (name, dtype, shape, plain, native, low, high, column), strip in zip(
-            self._kinds, self._strips, strict=True
-        ):
-            value = step[name]
-            kind = type(value)
-            if kind is ndarray:
-                if value.dtype is not dtype or value.shape != shape:
-                    value = array_of(column, value)
-            elif kind is native:
-                if not low <= value <= high:
-                    value = array_of(column, value)
-            elif kind is not plain:
-                value = array_of(column, value)
-            strip[at] = value
+        self._place([])
 
     def _advance(self) -> None:
         """Move to the next block, or to the next piece at `max_length`."""
@@ -216,7 +213,7 @@ class Track:
             if self._at == self._limit:
                 self._advance()
             return
-        self._strips = self._piece.extend()
+        self._place(self._piece.extend())
         self._before, self._at = length, 0
         self._limit = min(self._port.layout.block_steps, self._port.max_length - length)
 
@@ -255,7 +252,16 @@ class Track:
         """Write on where the current block is now: a commit, also one that failed, may have given it a real place."""
         strips = self._piece.strips_of(self._before // self._port.layout.block_steps)
         if self._strips and strips is not None:
-            self._strips = strips
+            self._place(strips)
+
+    def _place(self, strips: list[np.ndarray]) -> None:
+        """Write on in a block, given its dtype[block_steps, *shape] per step column."""
+        self._strips = strips
+        self._fields = []  # what `append` needs of each column, made when it is called
+
+    def _make_fields(self) -> list[tuple[Any, ...]]:
+        self._fields = [(*kind, strip) for kind, strip in zip(self._kinds, self._strips, strict=True)]
+        return self._fields
 
 
 def _kind(column: Column) -> tuple[Any, ...]:
