@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Literal
 
 from gear.client.arguments import seconds
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from gear.transport.base import OpenTable
 
 
-class Writing:
+class Writing(ABC):
     """A way to append rows to one table; see `Writer` and `VectorWriter`."""
 
     def __init__(self, port: Port, publish: Literal["end", "rows"]) -> None:
@@ -84,12 +85,14 @@ class Writing:
 
     # The lock is held in all of these.
 
+    @abstractmethod
     def _publish(self, timeout: float | None) -> None:
-        raise NotImplementedError
+        """Make rows visible; `timeout` is checked."""
 
+    @abstractmethod
     def _finish(self, timeout: float | None) -> bool:
         """Submit what is left and refuse further use; False if that was done before."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _refuse(self, why: str) -> None:
-        raise NotImplementedError
+        """Refuse further use, saying why."""

@@ -148,10 +148,6 @@ class Pins:
         """Whether the client has a pin."""
         return bool(self._of.get(client))
 
-    def numbers_of(self, client: int) -> set[int]:
-        """Pins the client made or joined."""
-        return set(self._of.get(client, ()))
-
     def expire(self, now: float) -> list[tuple[int, int]]:
         """Settle pins whose deadline (`time.time()`) passed; (client, pin) for each holder to be told.
 

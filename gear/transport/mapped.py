@@ -6,6 +6,7 @@ back, gathers, and asks again. What was read under a lost pin is thrown away.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
     from gear.transport.base import OpenTable
 
 
-class Mapped:
+class Mapped(ABC):
     """The part of a `Session` that reads `OpenTable.segment`."""
 
+    @abstractmethod
     def revoked(self, table: OpenTable, selection: Selection) -> bool:
         """Whether the pin has been taken back."""
-        raise NotImplementedError
 
     def gather(self, table: OpenTable, selection: Selection, plan: Plan, out: npt.NDArray[np.uint8]) -> bool:
         """Gather the rows of a held selection; see `Session.gather`."""

@@ -13,6 +13,7 @@ import secrets
 import threading
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,7 +42,7 @@ def deadline_of(timeout: float | None) -> float:
     return FOREVER if timeout is None else time.monotonic() + timeout
 
 
-class Remote:
+class Remote(ABC):
     """A client at the shard behind `endpoint`.
 
     Parameters
@@ -114,19 +115,19 @@ class Remote:
 
     # What differs from path to path
 
-    def _enter(self, talk: Conversation, identity: bytes, deadline: float) -> None:
+    def _enter(self, talk: Conversation, identity: bytes, deadline: float) -> None:  # noqa: B027 - a path may need nothing
         """Make ready for this path once the shard has said welcome."""
 
-    def _leave(self) -> None:
+    def _leave(self) -> None:  # noqa: B027
         """Undo `_enter`; nothing of the shard's is touched any more."""
 
+    @abstractmethod
     def _alive(self) -> bool:
         """Whether the shard may still be there though the connection is broken."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _box(self, talk: Conversation, table: OpenTable) -> Outbox:
         """The outbox of a table."""
-        raise NotImplementedError
 
     # Life
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -70,9 +71,9 @@ class RemoteSession(Remote):
             self._boxes[answer.index] = self._box(talk, opened)
         return opened
 
+    @abstractmethod
     def _segment(self, answer: m.Opened, layout: Layout) -> npt.NDArray[np.uint8]:
         """The memory in which this path writes a table's rows, uint8[layout.nbytes]."""
-        raise NotImplementedError
 
     # Commits
 
