@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from gear.arrays import Published
 from gear.batch import Batch, Selection, Update
 from gear.errors import (
     AuthenticationError,
@@ -63,7 +64,7 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "AuthenticationError", "Batch", "Bytes", "Client", "Closed", "Column", "ConnectionLost", "DataError",
     "DeadlineExceeded", "DeviceError", "Epochs", "Fifo", "GearError", "InsufficientMemory", "Lifo", "Loader",
-    "MaxHeap", "MinHeap", "MinSize", "Page", "PinLost", "Prioritized", "ProtocolError", "Query", "Queue",
+    "MaxHeap", "MinHeap", "MinSize", "Page", "PinLost", "Prioritized", "ProtocolError", "Published", "Query", "Queue",
     "SampleToInsertRatio", "SchemaError", "Selection", "ServerConflict", "Stack", "Step", "Steps", "Table",
     "TableMismatch", "TableNotFound", "Trajectories", "Uniform", "Update", "VectorWriter", "View", "Whole", "Window",
     "Writer", "connect", "embedded", "final_observation", "table_like",

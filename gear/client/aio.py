@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from gear.client.inserting import Inserting
 from gear.client.sampling import Sampling
+from gear.client.weights import Weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -47,7 +48,7 @@ def _let_go(client: Sampling, selection: Selection) -> None:
     client.release(selection, delivered=False)
 
 
-class Coroutines(Inserting, Sampling):
+class Coroutines(Inserting, Sampling, Weights):
     """The verbs that may wait, to be awaited."""
 
     insert_async = _awaited(Inserting.insert)
@@ -56,6 +57,8 @@ class Coroutines(Inserting, Sampling):
     select_async = _awaited(Sampling.select, _let_go)
     collect_async = _awaited(Sampling.collect)
     update_priorities_async = _awaited(Sampling.update_priorities)
+    publish_async = _awaited(Weights.publish)
+    fetch_async = _awaited(Weights.fetch)
 
     async def sample_async(
         self,

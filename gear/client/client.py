@@ -35,8 +35,8 @@ class Client(Coroutines, Listing):
     wait for ever, a negative one not at all. Use it as a context manager or call `close`.
     """
 
-    def __init__(self, session: Session, new_batch: Callable[[Plan], Batch] = Batch) -> None:
-        super().__init__(session, new_batch)
+    def __init__(self, session: Session, new_batch: Callable[[Plan], Batch] = Batch, device: str | None = None) -> None:
+        super().__init__(session, new_batch, device)
         _clients.add(self)
 
     def create_table(self, table: Table, *, timeout: float | None = None) -> None:

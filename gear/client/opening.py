@@ -45,7 +45,7 @@ def connect(
     new_batch, timeout = _batches(device), seconds(timeout)
     from gear.transport.negotiation import connect as open_session
 
-    return Client(open_session(address, token, timeout, path), new_batch)
+    return Client(open_session(address, token, timeout, path), new_batch, device)
 
 
 def embedded(tables: Sequence[Table] = (), *, device: str | None = None) -> Client:
@@ -60,7 +60,7 @@ def embedded(tables: Sequence[Table] = (), *, device: str | None = None) -> Clie
     new_batch = _batches(device)
     from gear.transport.inproc import InprocSession
 
-    return Client(InprocSession(tables), new_batch)
+    return Client(InprocSession(tables), new_batch, device)
 
 
 def _batches(device: str | None) -> Callable[[Plan], Batch]:

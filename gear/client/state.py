@@ -29,10 +29,12 @@ class State:
     session : Session
     new_batch : Plan -> Batch
         Makes the kind of batch the client's device wants.
+    device : str, optional
+        Where arrays are wanted that come in no batch; None for NumPy.
     """
 
-    def __init__(self, session: Session, new_batch: Callable[[Plan], Batch]) -> None:
-        self._session = session
+    def __init__(self, session: Session, new_batch: Callable[[Plan], Batch], device: str | None = None) -> None:
+        self._session, self._device = session, device
         self._tables = Tables(session, new_batch)
         self._query = Queries()
         self._closed = False

@@ -19,10 +19,12 @@ import zmq
 
 from gear.batch import Selection
 from gear.errors import GearError, ProtocolError
+from gear.server.budget import Budget
 from gear.server.bulk import Bulk, Send
 from gear.server.clients import Client, Clients
 from gear.server.latency import Latencies, clock, count
 from gear.server.tables import Hosted, Tables
+from gear.server.weights import Weights
 from gear.storage import listing
 from gear.storage.layout import Grant
 from gear.storage.queue import CommitDone
@@ -46,7 +48,7 @@ class Service:
     directory : Path
         Where segments are made.
     memory : int
-        Bytes that all segments together may take.
+        Bytes that all segments and what is published may take together.
     clients : Clients
     send : see `bulk.Send`
     wake : () -> None
@@ -64,9 +66,11 @@ class Service:
         wake: Callable[[], None],
         about: Callable[[], dict[str, Any]],
     ) -> None:
-        self.tables = Tables(directory, memory, wake)
+        budget = Budget(memory)
+        self.tables = Tables(directory, budget, wake)
         self._clients, self._transmit, self._about = clients, send, about
         self._bulk = Bulk(self._send, self._refuse, wake)
+        self._weights = Weights(budget, self._send, self._refuse)
         self._handlers: dict[type, Callable[[Client, int, Any, list[Buffer]], None]] = {
             m.Attach: self._attach,
             m.Goodbye: self._goodbye,
@@ -89,6 +93,7 @@ class Service:
             m.Scan: self._scan,
             m.Insert: self._insert,
             m.Collect: self._collect,
+            **self._weights.handlers,
         }
         self._latencies = Latencies(list(self._handlers))
         self._rows = self._latencies.rows
@@ -165,6 +170,7 @@ class Service:
             hosted.clients.pop(row, None)
             hosted.queue.advance()
         client.rows.clear()
+        self._weights.forget(client)
         self._clients.remove(client)
 
     def _row(self, client: Client, index: int) -> tuple[Hosted, int]:
@@ -188,6 +194,7 @@ class Service:
 
     def tick(self, now: float) -> None:
         """Do what is due by `time.monotonic()`: deadlines, expired pins, revocations."""
+        self._weights.expire(now)
         for hosted in self.tables:
             hosted.queue.expire(now)
             if hosted.queue.copying:
@@ -204,6 +211,9 @@ class Service:
     def next_due(self, now: float) -> float | None:
         """Seconds until `tick` has something to do."""
         due = []
+        fetches = self._weights.next_deadline
+        if fetches is not None:
+            due.append(fetches - now)
         for hosted in self.tables:
             deadline, expiry = hosted.queue.next_deadline(), hosted.stored.pins.next_expiry
             if deadline is not None and deadline != float("inf"):
@@ -396,6 +406,8 @@ class Service:
             "pid": os.getpid(),
             "clients": {"connected": len(self._clients) - self._clients.silent, "silent": self._clients.silent},
             "segment_bytes": self.tables.nbytes,
+            "weights_bytes": self._weights.nbytes,
+            "weights": self._weights.info(),
             "tables": {hosted.name: hosted.stored.info() | hosted.queue.info() for hosted in self.tables},
         }
 

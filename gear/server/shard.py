@@ -42,6 +42,7 @@ _ROUND = 256
 
 _PUSH = 0
 _MONITORED = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
+_AGAIN = (m.Collect, m.Fetch, m.Read)
 
 
 class Shard:
@@ -183,7 +184,7 @@ class Shard:
             self._service.handle(client, envelope, parts)
         elif envelope.request in client.answers:  # asked again because the connection broke
             self._transmit(sender, client.answers[envelope.request])
-        elif isinstance(envelope.body, m.Collect):  # it changes nothing, and its answer was not kept
+        elif isinstance(envelope.body, _AGAIN):  # it changes nothing, and its answer was not kept
             self._service.handle(client, envelope, parts)
 
     def _hello(self, route: zmq.Frame, hello: m.Hello) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from gear import schema
 from gear.errors import DeviceError, GearError, InsufficientMemory, SchemaError, TableMismatch
 from gear.query import Plan
+from gear.server.budget import Budget
 from gear.server.clients import Client
 from gear.storage.arrival import Places
 from gear.storage.layout import Layout
@@ -70,14 +71,15 @@ class Tables:
     ----------
     directory : Path
         Where segments are made.
-    memory : int
-        Bytes that all of them together may take.
+    budget : Budget
+        What they may take.
     wake : () -> None
         Called from another thread when `finish` has something to do.
     """
 
-    def __init__(self, directory: Path, memory: int, wake: Callable[[], None]) -> None:
-        self._directory, self._memory, self._wake = directory, memory, wake
+    def __init__(self, directory: Path, budget: Budget, wake: Callable[[], None]) -> None:
+        self._directory, self._budget, self._wake = directory, budget, wake
+        budget.taken_by(lambda: self.nbytes)
         self._by_index: dict[int, Hosted] = {}
         self._by_name: dict[str, Hosted] = {}
         self._births: dict[str, _Birth] = {}
@@ -150,12 +152,12 @@ class Tables:
         if index is None:
             raise SchemaError(f"{MOST_TABLES} tables exist, the most there can be; reuse one")
         nbytes = Layout(table, index).nbytes
-        left = self._memory - self.nbytes
+        left = self._budget.left
         if nbytes > left:
             raise InsufficientMemory(
                 f"table {table.name!r} needs {size_text(nbytes)} ({nbytes} bytes), but of the "
-                f"{size_text(self._memory)} allowed by --memory {size_text(max(left, 0))} ({max(left, 0)} bytes) are "
-                "left; lower the capacity or raise --memory"
+                f"{size_text(self._budget.limit)} allowed by --memory {size_text(max(left, 0))} ({max(left, 0)} bytes) "
+                "are left; lower the capacity or raise --memory"
             )
         birth = self._births[table.name] = _Birth(table, index, nbytes, [made])
         threading.Thread(target=self._give_birth, args=(birth,), name=f"create {table.name}", daemon=True).start()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from gear.arrays import Entry, Parcel
     from gear.batch import Selection, Update
     from gear.page import Page
     from gear.query import Plan
@@ -172,6 +173,16 @@ class Session(Protocol):
 
     def reset(self, table: OpenTable, timeout: float | None) -> None:
         """Drop every trajectory of the table; counters of the limiter start anew."""
+        ...
+
+    def publish(self, name: str, parcel: Parcel, version: int, timeout: float | None) -> int:
+        """Replace what is published under a name, whole or not at all; version 0 is the next. Returns the version."""
+        ...
+
+    def fetch(
+        self, name: str, newer_than: int, timeout: float | None
+    ) -> tuple[int, tuple[Entry, ...], npt.NDArray[np.uint8]]:
+        """The latest version once it is newer than that: its number, its arrays, and their bytes as laid out."""
         ...
 
     def info(self, timeout: float | None) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from gear.storage.layout import COMMIT_ENTRY, Grant
 from gear.storage.queue import CommitDone, RequestQueue
 from gear.storage.table import StoredTable
 from gear.transport.base import OpenTable
+from gear.transport.inproc_weights import InprocWeights
 from gear.transport.mapped import Mapped
 
 if TYPE_CHECKING:
@@ -59,12 +60,13 @@ class _Local:
         self.revoked: dict[int, None] = {}
 
 
-class InprocSession(Mapped):
+class InprocSession(Mapped, InprocWeights):
     """A `Session` over tables of this process."""
 
     path = "inproc"
 
     def __init__(self, tables: Sequence[Table] = ()) -> None:
+        super().__init__()
         self._key = os.urandom(16)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -297,10 +299,11 @@ class InprocSession(Mapped):
         with self._lock:
             self._check_open()
             tables = {name: local.stored.info() | local.queue.info() for name, local in self._tables.items()}
-            return {"path": self.path, "tables": tables}
+            return {"path": self.path, "tables": tables, "weights": self._weights_info()}
 
     def close(self) -> None:
         """Drop the tables; their memory goes when the last array over it does."""
+        self._close_weights()
         with self._lock:
             self._closed = True
             self._tables.clear()

@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
+from gear.arrays import Entries
 from gear.errors import GearError, by_name
 from gear.page import MOST_LISTED
 from gear.query import View
@@ -224,10 +225,55 @@ class Collect(Message, tag=20):
     shape: Shape
 
 
+class Publish(Message, tag=60):
+    """Begin a version of what is published under a name (0: the next number), with all its bytes or none of them."""
+
+    BULK: ClassVar[bool] = True
+    name: Annotated[str, Meta(min_length=1, max_length=128)]
+    entries: Entries
+    version: Number
+
+
+class Store(Message, tag=61):
+    """A piece of a version begun before. Buffer: `PIECE` bytes, fewer at the end."""
+
+    FRAMES: ClassVar[int] = 1
+    ticket: Number
+    offset: Number
+
+
+class Seal(Message, tag=62):
+    """All pieces are there: the version takes the place of the one before."""
+
+    ticket: Number
+
+
+class Fetch(Message, tag=63):
+    """The latest version, once it is newer. It changes nothing: asked again it is done again."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=128)]
+    newer_than: Number
+    timeout: Seconds | None
+
+
+class Read(Message, tag=64):
+    """A piece of a version being read. Asked again it is done again."""
+
+    ticket: Number
+    offset: Number
+    nbytes: Annotated[int, Meta(ge=1, le=PIECE)]
+
+
+class Discard(Message, tag=65):
+    """The version begun or being read under that ticket is not wanted any more."""
+
+    ticket: Number
+
+
 Request = (
     Discover | Hello | Attach | Goodbye | CreateTable | OpenTable | Lease | Allocate | GiveBack | Commit
     | Withdraw | Select | Hold | Update | Reset | Info | Releases | Explain | Describe | Measure | Scan | Insert
-    | Collect
+    | Collect | Publish | Store | Seal | Fetch | Read | Discard
 )  # fmt: skip
 
 
@@ -362,6 +408,27 @@ class Gathered(Message, tag=114):
     BULK: ClassVar[bool] = True
 
 
+class Staged(Message, tag=160):
+    """A version was begun; its pieces name the ticket."""
+
+    ticket: Number
+
+
+class Published(Message, tag=161):
+    """The version is the latest now."""
+
+    version: Number
+
+
+class Fetched(Message, tag=162):
+    """A version. Buffers: all its bytes, or none where it is to be read piece by piece under the ticket (not 0)."""
+
+    BULK: ClassVar[bool] = True
+    version: Number
+    entries: Entries
+    ticket: Number
+
+
 class Recall(Message, tag=111):
     """Pushed: give back that many idle leases."""
 
@@ -378,7 +445,7 @@ class Revoke(Message, tag=112):
 
 Reply = (
     Failed | Discovered | Welcome | Done | Opened | Granted | Committed | Withdrawn | Selected | Updated
-    | Informed | Recall | Revoke | Explained | Described | Scanned | Gathered
+    | Informed | Recall | Revoke | Explained | Described | Scanned | Gathered | Staged | Published | Fetched
 )  # fmt: skip
 
 

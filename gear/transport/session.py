@@ -23,7 +23,8 @@ from gear.transport.base import OpenTable
 from gear.transport.channel import Buffer
 from gear.transport.conversation import Call, Conversation
 from gear.transport.outbox import WINDOW, Outbox
-from gear.transport.remote import LEAST, Remote, deadline_of
+from gear.transport.remote import LEAST, deadline_of
+from gear.transport.weights import RemoteWeights
 from gear.transport.wire import page_of
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from gear.schema import Table
 
 
-class RemoteSession(Remote):
+class RemoteSession(RemoteWeights):
     """The greater part of a `Session` with one shard; see `Remote` for its life."""
 
     path = ""

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import gear
-from tests.transport.conftest import server
+from tests.transport.conftest import proxy, server
 
-__all__ = ["columns", "embed", "rows", "server"]
+__all__ = ["columns", "embed", "proxy", "rows", "server"]
 
 
 def columns() -> list[gear.Column]:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gear.arrays import Entry
 from gear.errors import ProtocolError
 from gear.query import View
 from gear.transport import messages as m
@@ -38,6 +39,13 @@ REQUESTS = [
     (m.Insert(0), 9),
     (m.Collect(0, 2**62, m.Shape((View("x", 1.5),), 64)), 2),
     (m.Select(0, 256, 1, 60.0, 0.5, m.Shape((View("x"),), 64)), 0),
+    (m.Publish("policy", (Entry("a/b", "bfloat16", (3, 0)),), 0), 0),
+    (m.Publish("policy", (Entry("x", "int64", ()),), 7), 1),
+    (m.Store(1, 4 << 20), 1),
+    (m.Seal(1), 0),
+    (m.Fetch("policy", 3, None), 0),
+    (m.Read(1, 0, 4 << 20), 0),
+    (m.Discard(1), 0),
 ]
 ANSWERS = [
     (m.Failed("DataError", "no"), 0),
@@ -59,6 +67,9 @@ ANSWERS = [
     (m.Revoke(0, [1, 2]), 0),
     (m.Described([b"spec"]), 0),
     (m.Scanned(bytes(24), 3, True), 1),
+    (m.Staged(1), 0),
+    (m.Published(2), 0),
+    (m.Fetched(2, (Entry("x", "int64", ()),), 0), 1),
 ]
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text() | st.binary(max_size=40),
