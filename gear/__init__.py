@@ -27,6 +27,7 @@ from gear.errors import (
     TableMismatch,
     TableNotFound,
 )
+from gear.grouping import Groups, MeanBetween, NonzeroVariance
 from gear.query import Query, View
 from gear.schema import (
     Bytes,
@@ -63,11 +64,12 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "AuthenticationError", "Batch", "Bytes", "Client", "Closed", "Column", "ConnectionLost", "DataError",
-    "DeadlineExceeded", "DeviceError", "Epochs", "Fifo", "GearError", "InsufficientMemory", "Lifo", "Loader",
-    "MaxHeap", "MinHeap", "MinSize", "Page", "PinLost", "Prioritized", "ProtocolError", "Published", "Query", "Queue",
-    "SampleToInsertRatio", "SchemaError", "Selection", "ServerConflict", "Stack", "Step", "Steps", "Table",
-    "TableMismatch", "TableNotFound", "Trajectories", "Uniform", "Update", "VectorWriter", "View", "Whole", "Window",
-    "Writer", "connect", "embedded", "final_observation", "table_like",
+    "DeadlineExceeded", "DeviceError", "Epochs", "Fifo", "GearError", "Groups", "InsufficientMemory", "Lifo",
+    "Loader", "MaxHeap", "MeanBetween", "MinHeap", "MinSize", "NonzeroVariance", "Page", "PinLost", "Prioritized",
+    "ProtocolError", "Published", "Query", "Queue", "SampleToInsertRatio", "SchemaError", "Selection",
+    "ServerConflict", "Stack", "Step", "Steps", "Table", "TableMismatch", "TableNotFound", "Trajectories", "Uniform",
+    "Update", "VectorWriter", "View", "Whole", "Window", "Writer", "connect", "embedded", "final_observation",
+    "table_like",
 ]  # fmt: skip
 
 _LAZY = {

@@ -15,7 +15,8 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from gear.columns import DTYPES, Column, column_differences, dtype_name, flatten
-from gear.errors import SchemaError
+from gear.errors import DataError, SchemaError
+from gear.grouping import Filter, Groups, MeanBetween, NonzeroVariance
 from gear.limiters import Limiter, MinSize, Queue, SampleToInsertRatio, Stack
 from gear.rules import (
     MAX_ALPHA,
@@ -31,7 +32,6 @@ from gear.rules import (
     MinHeap,
     Prioritized,
     Remover,
-    Sampler,
     Spec,
     Step,
     Steps,
@@ -43,20 +43,24 @@ from gear.rules import (
     require,
     whole_number,
 )
+from gear.rules import Sampler as _Sampler
 
 __all__ = [
-    "DTYPES", "MAX_ALPHA", "MAX_COLUMNS", "Bytes", "Capacity", "Column", "Epochs", "Fifo", "Item", "Lifo", "Limiter",
-    "MaxHeap", "MinHeap", "MinSize", "Prioritized", "Queue", "Remover", "SampleToInsertRatio", "Sampler", "Stack",
-    "Step", "Steps", "Table", "Trajectories", "Uniform", "Whole", "Window", "dtype_name", "flatten", "from_bytes",
-    "to_bytes",
+    "DTYPES", "MAX_ALPHA", "MAX_COLUMNS", "Bytes", "Capacity", "Column", "Epochs", "Fifo", "Filter", "Groups", "Item",
+    "Lifo", "Limiter", "MaxHeap", "MeanBetween", "MinHeap", "MinSize", "NonzeroVariance", "Prioritized", "Queue",
+    "Remover", "SampleToInsertRatio", "Sampler", "Stack", "Step", "Steps", "Table", "Trajectories", "Uniform",
+    "Whole", "Window", "dtype_name", "flatten", "from_bytes", "to_bytes",
 ]  # fmt: skip
 
+Sampler = _Sampler | Groups
+
 MAX_COLUMNS = 256
+MAX_CONSUMERS = 8
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
 _KINDS: dict[str, tuple[type[Spec], ...]] = {
     "capacity": (Steps, Trajectories, Bytes),
     "item": (Whole, Step, Window),
-    "sampler": (Uniform, Prioritized, Fifo, Lifo, MaxHeap, MinHeap, Epochs),
+    "sampler": (Uniform, Prioritized, Fifo, Lifo, MaxHeap, MinHeap, Epochs, Groups),
     "remover": (Uniform, Prioritized, Fifo, Lifo, MaxHeap, MinHeap),
     "limiter": (MinSize, SampleToInsertRatio, Queue, Stack),
 }
@@ -71,8 +75,8 @@ class Table(Spec, frozen=True):
     columns : sequence of Column
     capacity : Steps, Trajectories or Bytes
     item : Whole, Step or Window
-    sampler : Uniform, Prioritized, Fifo, Lifo, MaxHeap, MinHeap or Epochs, optional
-        Default `Uniform()`; what a `Queue` or `Stack` implies.
+    sampler : Uniform, Prioritized, Fifo, Lifo, MaxHeap, MinHeap, Epochs or Groups, optional
+        Default `Uniform()`; `Fifo()` where there are consumers; what a `Queue` or `Stack` implies.
     remover : Uniform, Prioritized, Fifo, Lifo, MaxHeap or MinHeap, optional
         Takes whole trajectories, by their largest item priority where priorities count. Default `Fifo()`;
         `Lifo()` for a `Stack`.
@@ -98,6 +102,9 @@ class Table(Spec, frozen=True):
     open_ttl : float
         Seconds that an open trajectory owned by the table may go without an append. Part of the declaration
         already; nothing opens such trajectories yet.
+    consumers : sequence of str
+        Up to 8 names. Each consumer is served every item, oldest first, and acknowledges it (`Client.ack`); an item
+        leaves a queue when all have. Needs the sampler `Fifo` or `Groups` and the limiter `MinSize` or `Queue`.
     """
 
     name: str
@@ -115,6 +122,7 @@ class Table(Spec, frozen=True):
     publish: Literal["", "end", "rows"] = ""
     seed: int = 0
     open_ttl: float = 3600.0
+    consumers: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         require(
@@ -123,6 +131,7 @@ class Table(Spec, frozen=True):
         )
         owner = f"Table {self.name!r}"
         self._check_columns(owner)
+        self._check_consumers(owner)
         self._fill_order(owner)
         for field, kinds in _KINDS.items():
             value = getattr(self, field)
@@ -147,17 +156,19 @@ class Table(Spec, frozen=True):
         self._fill_defaults(owner)
         if isinstance(self.limiter, (Queue, Stack)):
             self._check_line(owner, self.limiter)
+        if self.lines:
+            self._check_served_once(owner)
 
     def _fill_order(self, owner: str) -> None:
         """Sampler and remover that were left out; a queue or a stack refuses any but its own."""
         line = self.limiter if isinstance(self.limiter, (Queue, Stack)) else None
-        for field, default in (("sampler", Uniform()), ("remover", Fifo())):
+        for field, default in (("sampler", Fifo() if self.consumers else Uniform()), ("remover", Fifo())):
             value = getattr(self, field)
             if value is None:
                 force_setattr(self, field, line.order if line else default)
                 continue
             require(
-                line is None or value == line.order,
+                line is None or value == line.order or (isinstance(value, Groups) and isinstance(line, Queue)),
                 f"{owner}: limiter {line!r} needs {field}={line and line.order!r}, got {value!r}; leave {field} out, "
                 "or use another limiter",
             )
@@ -169,7 +180,7 @@ class Table(Spec, frozen=True):
             f"{owner}: limiter {line!r} needs max_times_sampled=1, got {self.max_times_sampled}; leave it out, "
             "or use another limiter",
         )
-        force_setattr(self, "max_times_sampled", 1)
+        force_setattr(self, "max_times_sampled", 0 if self.lines else 1)
         capacity = self.capacity
         bounded = isinstance(capacity, Steps) or (isinstance(capacity, Trajectories) and isinstance(self.item, Whole))
         require(
@@ -177,6 +188,45 @@ class Table(Spec, frozen=True):
             f"{owner}: capacity {capacity!r} never holds the {line.size} items of limiter {line!r}: items would "
             "be evicted before they are delivered; raise the capacity or lower the size",
         )
+
+    def _check_consumers(self, owner: str) -> None:
+        names = self.consumers
+        require(
+            isinstance(names, (tuple, list)) and all(isinstance(n, str) and _NAME.fullmatch(n) for n in names),
+            f"{owner}: consumers must be a sequence of names of letters, digits or '_.-', got {names!r}",
+        )
+        force_setattr(self, "consumers", tuple(names))
+        require(
+            len(names) <= MAX_CONSUMERS and len(set(names)) == len(names),
+            f"{owner}: consumers must be at most {MAX_CONSUMERS} different names, got {names!r}",
+        )
+
+    def _check_served_once(self, owner: str) -> None:
+        """What consumers and groups need of the rest."""
+        why = f"consumers {', '.join(self.consumers)}" if self.consumers else f"sampler {self.sampler!r}"
+        require(
+            isinstance(self.sampler, (Fifo, Groups)) and isinstance(self.limiter, (MinSize, Queue)),
+            f"{owner}: {why}: expected sampler Fifo or Groups and limiter MinSize or Queue, got {self.sampler!r} and "
+            f"{self.limiter!r}",
+        )
+        require(
+            not self.max_times_sampled,
+            f"{owner}: {why}: every item is served once (to each consumer); leave max_times_sampled out",
+        )
+        if not isinstance(self.sampler, Groups):
+            return
+        groups = self.sampler
+        require(isinstance(self.item, Whole), f"{owner}: {groups!r} needs item=Whole(), got {self.item!r}")
+        require(
+            not isinstance(self.limiter, Queue) or groups.deadline != float("inf"),
+            f"{owner}: a Queue that is full of incomplete groups lets nobody complete them; give Groups a deadline",
+        )
+        if groups.filter is not None:
+            column = self.column(groups.filter.column)
+            require(
+                column.per == "trajectory" and column.shape == (),
+                f"{owner}: {groups.filter!r} needs a column with one number per trajectory, got {column!r}",
+            )
 
     def _check_columns(self, owner: str) -> None:
         columns = self.columns
@@ -239,6 +289,40 @@ class Table(Spec, frozen=True):
     def step_bytes(self) -> int:
         """Payload bytes of one step."""
         return sum(c.row_bytes for c in self.columns if c.per == "step")
+
+    @property
+    def group_size(self) -> int:
+        """Members of a group, 0 where trajectories are drawn one by one."""
+        return self.sampler.size if isinstance(self.sampler, Groups) else 0
+
+    @property
+    def lines(self) -> int:
+        """How many consumers are served, one without a name where groups are drawn by nobody in particular."""
+        return len(self.consumers) or int(isinstance(self.sampler, Groups))
+
+    @property
+    def leaves(self) -> bool:
+        """Whether an item that is done with leaves the table."""
+        return isinstance(self.limiter, Queue) or (isinstance(self.sampler, Groups) and not self.consumers)
+
+    def consumer(self, name: str) -> int:
+        """Number of the consumer, -1 where the table has none and none is named.
+
+        Raises
+        ------
+        DataError
+            If the name is missing or none of those declared.
+        """
+        if name in self.consumers:
+            return self.consumers.index(name)
+        if self.consumers:
+            known = ", ".join(self.consumers)
+            raise DataError(f"consumer of table {self.name!r}: expected one of {known}, got {name or None!r}")
+        if name:
+            raise DataError(
+                f"table {self.name!r} declares no consumers, got consumer={name!r}; declare consumers=({name!r},)"
+            )
+        return self.lines - 1
 
     def column(self, name: str) -> Column:
         """The column of that name.

@@ -12,6 +12,7 @@ import functools
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from gear.client.consuming import Consuming
 from gear.client.inserting import Inserting
 from gear.client.sampling import Sampling
 from gear.client.weights import Weights
@@ -48,7 +49,7 @@ def _let_go(client: Sampling, selection: Selection) -> None:
     client.release(selection, delivered=False)
 
 
-class Coroutines(Inserting, Sampling, Weights):
+class Coroutines(Inserting, Sampling, Consuming, Weights):
     """The verbs that may wait, to be awaited."""
 
     insert_async = _awaited(Inserting.insert)
@@ -57,6 +58,7 @@ class Coroutines(Inserting, Sampling, Weights):
     select_async = _awaited(Sampling.select, _let_go)
     collect_async = _awaited(Sampling.collect)
     update_priorities_async = _awaited(Sampling.update_priorities)
+    ack_async = _awaited(Consuming.ack)
     publish_async = _awaited(Weights.publish)
     fetch_async = _awaited(Weights.fetch)
 
@@ -69,9 +71,10 @@ class Coroutines(Inserting, Sampling, Weights):
         out: Batch | None = None,
         beta: float | None = None,
         normalize: Normalize = "batch",
+        consumer: str | None = None,
     ) -> Batch:
         """`sample` for asyncio, see there and `gear.client.aio`; delivered when the task goes on with it."""
-        draw = partial(self._fetch, query, table, timeout, out, beta, normalize)
+        draw = partial(self._fetch, query, table, timeout, out, beta, normalize, consumer)
         reader, batch = await self._threads.run(draw, _give_back)
         reader.release(batch.selection, True)
         return batch

@@ -48,10 +48,16 @@ class Reader:
         self._held: dict[int, float] = {}  # pin -> deadline
 
     def sample(
-        self, query: Query, timeout: float | None, out: Batch | None, beta: float | None, normalize: Normalize
+        self,
+        query: Query,
+        timeout: float | None,
+        out: Batch | None,
+        beta: float | None,
+        normalize: Normalize,
+        consumer: str = "",
     ) -> Batch:
         """Select and collect; the pin is released as delivered."""
-        if self._length:
+        if self._length and not consumer:
             plan = self.plan(query.views, query.size, self._length)
             if out is None:
                 batch = self._new_batch(plan)
@@ -63,12 +69,18 @@ class Reader:
                 batch.arrived()
                 batch.fill(selection, beta, normalize)
                 return batch
-        batch = self.fetch(query, timeout, out, beta, normalize)
+        batch = self.fetch(query, timeout, out, beta, normalize, consumer)
         self._session.release(self.open, batch.selection, True)
         return batch
 
     def fetch(
-        self, query: Query, timeout: float | None, out: Batch | None, beta: float | None, normalize: Normalize
+        self,
+        query: Query,
+        timeout: float | None,
+        out: Batch | None,
+        beta: float | None,
+        normalize: Normalize,
+        consumer: str = "",
     ) -> Batch:
         """Like `sample`, but the pin stays until the caller releases it. Redraws when a pin is lost."""
         ahead = self.plan(query.views, query.size, self._length) if self._length else None
@@ -76,7 +88,7 @@ class Reader:
             out.reuse(ahead)
         deadline = until(timeout)
         while True:
-            selection = self._select(query.size, 1, timeout, PIN_SECONDS, ahead)
+            selection = self._select(query.size, 1, timeout, PIN_SECONDS, ahead, consumer)
             try:
                 batch = self._gather(selection, query.views, out)
             except BaseException:
@@ -97,22 +109,23 @@ class Reader:
         timeout: float | None,
         beta: float | None,
         normalize: Normalize,
+        consumer: str = "",
     ) -> Loader:
         """A loader of such batches; `publish` is called before each is fetched."""
         from gear.client.loader import Loader
 
         def fetch(wait: float, buffer: Batch | None) -> Batch:
             publish(wait)
-            return self.fetch(query, wait, buffer, beta, normalize)
+            return self.fetch(query, wait, buffer, beta, normalize, consumer)
 
         def release(selection: Selection, delivered: bool) -> None:
             self._session.release(self.open, selection, delivered)
 
         return Loader(fetch, release, prefetch, copy, timeout)
 
-    def select(self, size: int, parties: int, timeout: float | None, ttl: float) -> Selection:
+    def select(self, size: int, parties: int, timeout: float | None, ttl: float, consumer: str = "") -> Selection:
         """Draw and pin."""
-        selection = self._select(size, parties, timeout, ttl)
+        selection = self._select(size, parties, timeout, ttl, None, consumer)
         if parties == 1:  # with several the selector may be a mere coordinator: a party holds when it collects
             self._hold(selection)
         return selection
@@ -175,10 +188,16 @@ class Reader:
         self._held = {}
 
     def _select(
-        self, size: int, parties: int, timeout: float | None, ttl: float, ahead: Plan | None = None
+        self,
+        size: int,
+        parties: int,
+        timeout: float | None,
+        ttl: float,
+        ahead: Plan | None = None,
+        consumer: str = "",
     ) -> Selection:
         def select(wait: float | None) -> Selection:
-            return self._session.select(self.open, size, wait, parties, ttl, ahead)
+            return self._session.select(self.open, size, wait, parties, ttl, ahead, consumer)
 
         return patiently(select, timeout=timeout)
 

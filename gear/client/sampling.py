@@ -31,6 +31,7 @@ class Sampling(State):
         out: Batch | None = None,
         beta: float | None = None,
         normalize: Normalize = "batch",
+        consumer: str | None = None,
     ) -> Batch:
         """Draw items and collect them into a batch.
 
@@ -44,6 +45,8 @@ class Sampling(State):
             Exponent of the importance weights of prioritized draws, in [0, 4]; `Batch.weights` needs it there.
         normalize : {"batch", "table"}
             The maximum by which the weights are divided, see `Batch.importance_weights`.
+        consumer : str, optional
+            For which of the table's consumers: its next items, claimed until `ack`.
 
         Raises
         ------
@@ -56,7 +59,16 @@ class Sampling(State):
         reader = self._tables.reader(table, query, timeout)
         if self._writers:
             self._publish(reader, timeout)
-        return reader.sample(query, timeout, out, beta, normalize)
+        return reader.sample(query, timeout, out, beta, normalize, self._claiming(reader, consumer))
+
+    def _claiming(self, reader: Reader, consumer: str | None) -> str:
+        """The consumer that claims what is drawn, "" where the table has none; `ack` remembers it."""
+        table = reader.open.table
+        if consumer is None and not table.consumers:
+            return ""
+        table.consumer(consumer or "")
+        self._consumers[table.name] = consumer or ""
+        return consumer or ""
 
     def _fetch(
         self,
@@ -66,12 +78,13 @@ class Sampling(State):
         out: Batch | None,
         beta: float | None,
         normalize: Normalize,
+        consumer: str | None,
     ) -> tuple[Reader, Batch]:
         """As `sample`; the caller tells the reader whether it was delivered."""
         query, timeout, beta = self._query(query), check.seconds(timeout), check.weighing(beta, normalize)
         reader = self._tables.reader(table, query, timeout)
         self._publish(reader, timeout)
-        return reader, reader.fetch(query, timeout, out, beta, normalize)
+        return reader, reader.fetch(query, timeout, out, beta, normalize, self._claiming(reader, consumer))
 
     def select(
         self,
@@ -81,6 +94,7 @@ class Sampling(State):
         parties: int = 1,
         timeout: float | None = None,
         ttl: float = 60.0,
+        consumer: str | None = None,
     ) -> Selection:
         """Draw items without collecting them; they stay readable until `parties` parties released them.
 
@@ -90,12 +104,14 @@ class Sampling(State):
             How many clients will `collect` and `release` the selection (send it with `Selection.to_bytes`).
         ttl : float
             Seconds after which the selection ends at the latest; above 0 and finite.
+        consumer : str, optional
+            As for `sample`; the claim is this client's. Released undelivered, the items wait again.
         """
         query, timeout, ttl = self._query(query), check.seconds(timeout), check.lifetime(ttl)
         parties = check.count("parties", parties, check.MOST_PARTIES)
         reader = self._tables.reader(table, query, timeout)
         self._publish(reader, timeout)
-        return reader.select(query.size, parties, timeout, ttl)
+        return reader.select(query.size, parties, timeout, ttl, self._claiming(reader, consumer))
 
     def collect(
         self,
@@ -133,6 +149,7 @@ class Sampling(State):
         timeout: float | None = None,
         beta: float | None = None,
         normalize: Normalize = "batch",
+        consumer: str | None = None,
     ) -> Loader:
         """An endless iterator over batches that a thread keeps ready.
 
@@ -144,12 +161,15 @@ class Sampling(State):
             False: a batch is valid until the next one. True: each batch has memory of its own.
         timeout : float, optional
             Seconds that one step of the iteration may take.
+        consumer : str, optional
+            As for `sample`; what was prefetched and not taken waits again.
         """
         query, timeout, beta = self._query(query), check.seconds(timeout), check.weighing(beta, normalize)
         prefetch = check.count("prefetch", prefetch, check.MOST_PREFETCH)
         reader = self._tables.reader(table, query, timeout)
         publish = partial(self._publish, reader)
-        loader = reader.loader(query, publish, prefetch, copy, timeout, beta, normalize)
+        claiming = self._claiming(reader, consumer)
+        loader = reader.loader(query, publish, prefetch, copy, timeout, beta, normalize, claiming)
         self._loaders.add(loader)
         return loader
 

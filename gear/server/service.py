@@ -93,6 +93,7 @@ class Service:
             m.Scan: self._scan,
             m.Insert: self._insert,
             m.Collect: self._collect,
+            m.Acknowledge: self._acknowledge,
             **self._weights.handlers,
         }
         self._latencies = Latencies(list(self._handlers))
@@ -150,6 +151,7 @@ class Service:
         """The client fell silent: what it holds is quarantined."""
         for index, row in client.rows.items():
             self.tables[index].stored.suspend(row)
+            self.tables[index].queue.advance()  # what it had claimed waits for others
 
     def resume(self, client: Client) -> None:
         """The client is back; it is told again what it may have missed."""
@@ -158,6 +160,7 @@ class Service:
             row = client.rows[index] = hosted.stored.attach(client.identity)
             hosted.clients[row] = client
             hosted.stored.resume(row)
+            hosted.queue.advance()  # it may wait in a consumer's line
         for index, pin in sorted(client.told):
             self._send(client, 0, m.Revoke(index, [pin]), _NOTHING)
 
@@ -343,7 +346,7 @@ class Service:
 
     def _select(self, client: Client, request: int, body: m.Select, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)
-        shape = body.shape
+        shape, consumer = body.shape, hosted.stored.table.consumer(body.consumer)
         if shape is not None:
             self._bulk.plan(hosted, shape, body.size)
 
@@ -359,7 +362,15 @@ class Service:
             else:
                 self._bulk.send_along(client, request, hosted, row, shape, result, answer, frames)
 
-        hosted.queue.select(row, body.size, body.parties, body.ttl, _deadline(body.timeout), done)
+        hosted.queue.select(row, body.size, body.parties, body.ttl, _deadline(body.timeout), done, consumer)
+
+    def _acknowledge(self, client: Client, request: int, body: m.Acknowledge, parts: list[Buffer]) -> None:
+        hosted, row = self._row(client, body.table)
+        stored = hosted.stored
+        ids = wire.array(parts[1], np.int64, m.MAX_ITEMS, "Acknowledge ids")
+        outcomes = stored.acknowledge(row, stored.table.consumer(body.consumer), ids)
+        hosted.queue.advance()
+        self._send(client, request, m.Acknowledged(), [outcomes.tobytes()])
 
     def _hold(self, client: Client, request: int, body: m.Hold, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)

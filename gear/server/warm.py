@@ -8,7 +8,7 @@ import numpy as np
 
 from gear.kernels import host
 from gear.kernels.compile import compile_lock
-from gear.schema import Column, Prioritized, Step, Steps, Table
+from gear.schema import Column, Groups, Prioritized, Step, Steps, Table, Whole
 from gear.storage import listing
 from gear.storage.fields import BEGIN, END
 from gear.storage.layout import COMMIT_ENTRY
@@ -55,5 +55,25 @@ def warm() -> None:
         stored.reclaim()
         stored.fence(client)
         stored.reset()
+        results += _served()
         if any(isinstance(result, Exception) for result in results):
             raise RuntimeError(f"the kernels do not work here: {results}")
+
+
+def _served() -> list[object]:
+    """What only tables with consumers or groups do."""
+    table = Table("warm", (Column("x"),), Steps(8), item=Whole(), sampler=Groups(1), consumers=("one",), block_steps=1)
+    stored = StoredTable(table)
+    claims = stored.claims
+    assert claims is not None
+    queue, client = RequestQueue(stored), stored.attach(bytes(16))
+    results: list[object] = []
+    grant, entry = stored.lease(client, 1, 1), np.zeros(1, COMMIT_ENTRY)
+    entry[0] = (1, grant.slots[0], 1, 1, BEGIN | END, 0, 0)
+    queue.commit(client, entry, grant.blocks, np.empty(0), results.append)
+    claims.restart(np.array([grant.slots[0]], np.int64))
+    queue.select(client, 1, 1, 60.0, time.monotonic() + 60, results.append, 0)
+    stored.suspend(client)
+    stored.resume(client)
+    stored.acknowledge(client, 0, results[-1].ids)  # type: ignore[attr-defined]
+    return results

@@ -11,6 +11,7 @@ from gear.kernels.compile import kernel
 from gear.storage import fields as f
 from gear.storage.blocks import free_block, free_slot
 from gear.storage.directory import int32s, int64s
+from gear.storage.mates import part
 from gear.storage.remover import take_from_remover
 from gear.storage.sampler import withdraw
 
@@ -38,6 +39,8 @@ def evict(segment, params, slot, consumed):
     slots = int64s(segment, params, f.R_SLOTS)
     at = slot * f.SLOT_FIELDS
     withdraw(segment, params, slot)
+    if params[f.P_GROUPED] > 0:
+        part(segment, params, slot)
     if slots[at + f.STATE] == f.CLOSED:
         take_from_remover(segment, params, slot)
     older, newer = slots[at + f.OLDER], slots[at + f.NEWER]
@@ -72,6 +75,16 @@ def evict(segment, params, slot, consumed):
         slots[at + f.CURSOR] = chain
         counters[f.HELD_BLOCKS] += chain
         counters[f.HELD_SLOTS] += 1
+
+
+@kernel
+def drive_out(segment, params, slot):
+    """Evict what the remover chose, and the others of its group."""
+    if params[f.P_GROUPED] > 0:
+        mates = int32s(segment, params, f.R_MATES)
+        while mates[slot] != slot:
+            evict(segment, params, np.int64(mates[slot]), False)
+    evict(segment, params, slot, False)
 
 
 @kernel

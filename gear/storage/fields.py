@@ -46,7 +46,7 @@ PARAMS = (
     "table", "shard", "row_bits", "block_steps", "block_bytes", "blocks", "slots", "reserve_blocks",
     "reserve_slots", "generations", "item", "length", "stride", "edge", "step_n", "items_per_block",
     "sampler", "remover", "capacity_kind", "capacity", "max_length", "min_size", "ratio", "max_times", "seed",
-    "over", "distinct", "most",
+    "over", "distinct", "most", "items", "consumers", "leaving", "grouped",
 )  # fmt: skip
 """Names of the scalars at the head of `Layout.params`, in order."""
 
@@ -54,7 +54,7 @@ REGIONS = (
     "counters", "floats", "clients", "blocks", "slots", "free_blocks", "free_slots", "live", "position",
     "starts", "tree", "mins", "raw", "times", "remover_live", "remover_position",
     "remover_starts", "remover_tree", "remover_mins", "stamps", "remover_keys", "remover_stamps", "arena",
-    "trajectories",
+    "trajectories", "lines", "links", "claims", "acks", "units", "mates",
 )  # fmt: skip
 """Regions behind the scalars, each as (offset, bytes)."""
 
@@ -75,18 +75,25 @@ REGIONS = (
 # Floats, float64: parameters first, then the largest raw priority so far.
 ALPHA, EPS, REMOVER_ALPHA, REMOVER_EPS, RATIO, LOW, HIGH, MAX_PRIORITY = range(8)
 
-# Scalars of `params`.
+# Fields of a consumer's line, int64[LINE_FIELDS]: its ends, units and items that wait, and counts of items.
+LINE_FIELDS = 8
+LINE_HEAD, LINE_TAIL, LINE_UNITS, LINE_WAITING, LINE_SERVED, LINE_ACKNOWLEDGED, LINE_DROPPED = range(7)
+
+CLAIM_CLIENT_BITS = 12
+"""A claim's number names its client in the lowest bits."""
+
+# Scalars of `params`. P_LEAVING: items leave when every consumer has acknowledged them. P_GROUPED: items per group.
 (
     P_TABLE, P_SHARD, P_ROW_BITS, P_BLOCK_STEPS, P_BLOCK_BYTES, P_BLOCKS, P_SLOTS, P_RESERVE_BLOCKS,
     P_RESERVE_SLOTS, P_GENERATIONS, P_ITEM, P_LENGTH, P_STRIDE, P_EDGE, P_STEP_N, P_ITEMS_PER_BLOCK,
     P_SAMPLER, P_REMOVER, P_CAPACITY_KIND, P_CAPACITY, P_MAX_LENGTH, P_MIN_SIZE, P_RATIO, P_MAX_TIMES, P_SEED,
-    P_OVER, P_DISTINCT, P_MOST,
-) = range(28)  # fmt: skip
+    P_OVER, P_DISTINCT, P_MOST, P_ITEMS, P_CONSUMERS, P_LEAVING, P_GROUPED,
+) = range(32)  # fmt: skip
 
 # Regions of `params`, as indices of their (offset, bytes) pairs.
 (
     R_COUNTERS, R_FLOATS, R_CLIENTS, R_BLOCKS, R_SLOTS, R_FREE_BLOCKS, R_FREE_SLOTS, R_LIVE, R_POSITION,
     R_STARTS, R_TREE, R_MINS, R_RAW, R_TIMES, R_REMOVER_LIVE, R_REMOVER_POSITION,
     R_REMOVER_STARTS, R_REMOVER_TREE, R_REMOVER_MINS, R_STAMPS, R_REMOVER_KEYS,
-    R_REMOVER_STAMPS, R_ARENA, R_TRAJECTORIES,
+    R_REMOVER_STAMPS, R_ARENA, R_TRAJECTORIES, R_LINES, R_LINKS, R_CLAIMS, R_ACKS, R_UNITS, R_MATES,
 ) = range(len(PARAMS), len(PARAMS) + 2 * len(REGIONS), 2)  # fmt: skip

@@ -14,6 +14,7 @@ from gear.errors import SchemaError
 from gear.schema import MinSize, Prioritized, to_bytes
 from gear.storage import fields as f
 from gear.storage.layout import FORMAT
+from gear.storage.regions import ABSENT
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -56,6 +57,10 @@ def start(segment: npt.NDArray[np.uint8], layout: Layout) -> None:
         floats[f.RATIO] = table.limiter.samples_per_insert
         floats[f.LOW : f.HIGH + 1] = table.limiter.bounds
     floats[f.MAX_PRIORITY] = 1.0
+    layout.view(segment, "lines").reshape(-1, f.LINE_FIELDS)[:, [f.LINE_HEAD, f.LINE_TAIL]] = -1
+    layout.view(segment, "links")[:] = ABSENT
+    mates = layout.view(segment, "mates")
+    mates[:] = np.arange(len(mates))
     for prefix in ("", "remover_"):
         starts = layout.view(segment, prefix + "starts")
         if len(starts):

@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gear.errors import SchemaError
+from gear.grouping import KEY_BYTES
 from gear.schema import (
     DTYPES,
     Bytes,
     Column,
     Epochs,
     Fifo,
+    Groups,
     Lifo,
     MaxHeap,
     MinHeap,
@@ -39,12 +41,12 @@ from gear.schema import (
     Window,
 )
 from gear.storage import fields as f
-from gear.storage.regions import Region, remover_arrays, sampler_arrays, tree_starts, up
+from gear.storage.regions import Region, consumer_arrays, remover_arrays, sampler_arrays, tree_starts, up
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-FORMAT = 2
+FORMAT = 3
 """Version of the segment format, raised with every incompatible change."""
 
 ALIGN = 64
@@ -66,8 +68,10 @@ COMMIT_ENTRY = np.dtype(
 
 _KINDS: dict[type | None, int] = {
     Uniform: f.UNIFORM, Prioritized: f.PRIORITIZED, Fifo: f.FIFO, Lifo: f.LIFO, MaxHeap: f.MAX_HEAP,
-    MinHeap: f.MIN_HEAP, Epochs: f.EPOCHS,
+    MinHeap: f.MIN_HEAP, Epochs: f.EPOCHS, Groups: f.FIFO,
 }  # fmt: skip
+
+GROUP_KEY = Column("group", (KEY_BYTES,), "uint8", per="trajectory")
 
 
 class Grant(NamedTuple):
@@ -197,7 +201,11 @@ class Layout:
         add("slots", "int64", self.slots * f.SLOT_FIELDS)
         add("free_blocks", "int32", self.blocks)
         add("free_slots", "int32", self.slots)
-        for array in (*sampler_arrays(table, self.items, self.units), *remover_arrays(table, self.slots)):
+        for array in (
+            *sampler_arrays(table, self.items, self.units),
+            *remover_arrays(table, self.slots),
+            *consumer_arrays(table, self.items, self.slots),
+        ):
             add(*array)
         sampled = tree_starts(self.items) if isinstance(table.sampler, Prioritized) else [0]
         removed = tree_starts(self.slots) if isinstance(table.remover, Prioritized) else [0]
@@ -210,8 +218,18 @@ class Layout:
                 stride = up(column.row_bytes, DTYPES[column.dtype])
                 self._placements[column.name] = Placement(column, offset, stride, column.row_bytes)
                 offset = up(offset + stride * self.slots, ALIGN)
+        self.keys: Placement | None = None
+        if table.group_size:  # the key of each trajectory's group, a column that nobody declares
+            self.keys = Placement(GROUP_KEY, offset, KEY_BYTES, KEY_BYTES)
+            offset = up(offset + KEY_BYTES * self.slots, ALIGN)
         add("trajectories", "uint8", offset)
         self.regions, self.nbytes = regions, up(at, 4096)
+
+    @property
+    def per_trajectory(self) -> list[Placement]:
+        """Where the rows of each trajectory lie that it has once: declared columns, and the key of its group."""
+        declared = [p for p in self.placements.values() if p.column.per == "trajectory"]
+        return declared if self.keys is None else [*declared, self.keys]
 
     @property
     def placements(self) -> dict[str, Placement]:
@@ -257,6 +275,10 @@ class Layout:
             "over": int(self.by_trajectory),
             "distinct": int(table.distinct),
             "most": limiter.size if isinstance(limiter, (Queue, Stack)) else 0,
+            "items": self.items,
+            "consumers": table.lines,
+            "leaving": int(table.lines > 0 and table.leaves),
+            "grouped": table.group_size,
         }
         assert tuple(values) == f.PARAMS
         head = list(values.values())

@@ -22,6 +22,7 @@ from gear.storage import settle
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from gear.storage.claims import Claims
     from gear.storage.layout import Layout
 
 
@@ -40,6 +41,8 @@ class Pin:
     holders: set[int]
     settled: bool = False
     delivered: bool = False
+    claim: int = 0
+    """Number of the claim by which the items were drawn for a consumer: they took no credit of the limiter."""
     void: bool = False
     """Drawn before the table was reset: nothing is left to settle."""
 
@@ -52,7 +55,8 @@ class Pin:
 class Pins:
     """The pins of one table."""
 
-    def __init__(self, segment: npt.NDArray[np.uint8], layout: Layout) -> None:
+    def __init__(self, segment: npt.NDArray[np.uint8], layout: Layout, claims: Claims | None = None) -> None:
+        self._claims = claims
         self._segment, self._params, self._layout = segment, layout.params, layout
         self._blocks, self._slots = layout.view(segment, "blocks"), layout.view(segment, "slots")
         self._pins: dict[int, Pin] = {}
@@ -65,12 +69,14 @@ class Pins:
     def __len__(self) -> int:
         return len(self._pins)
 
-    def add(self, ids: npt.NDArray[np.int64], selector: int, parties: int, ttl: float) -> tuple[int, float]:
+    def add(
+        self, ids: npt.NDArray[np.int64], selector: int, parties: int, ttl: float, claim: int = 0
+    ) -> tuple[int, float]:
         """Record a draw whose slots are pinned; returns (number, deadline)."""
         number, deadline = next(self._numbers), time.time() + ttl
         # With several parties the selector may be a mere coordinator: a party holds from its first collect.
         holders = {selector} if parties == 1 else set()
-        self._pins[number] = Pin(ids, selector, parties, deadline, holders)
+        self._pins[number] = Pin(ids, selector, parties, deadline, holders, claim=claim)
         self._of.setdefault(selector, set()).add(number)
         if deadline < self.next_expiry:
             self.next_expiry = deadline
@@ -198,7 +204,9 @@ class Pins:
 
     def _settle(self, pin: Pin) -> None:
         if not pin.settled:
-            if not pin.void:
+            if pin.claim and self._claims is not None and not pin.void:
+                self._claims.settle(pin.claim, pin.delivered)
+            elif not pin.void:
                 settle.settle(self._segment, self._params, pin.ids, pin.delivered)
             pin.settled = True
 

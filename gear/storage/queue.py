@@ -8,16 +8,16 @@ its result or a GearError, possibly before the call returns. Not thread-safe: th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from gear.errors import DeadlineExceeded, GearError, ProtocolError
-from gear.schema import Queue, Stack
 from gear.storage import fields as f
 from gear.storage.blocked import Blocked
+from gear.storage.obstacles import insert_obstacle, memory_obstacle
+from gear.storage.readers import Done, Readers, Select
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -33,8 +33,6 @@ class CommitDone(NamedTuple):
     sequence: int
     lost: list[int]
 
-
-Done = Callable[[Any], None]
 
 _WHOLE = f.BEGIN | f.END
 
@@ -57,17 +55,6 @@ class _Commit:
 
 
 @dataclass(eq=False, slots=True)
-class _Select:
-    client: int
-    size: int
-    parties: int
-    ttl: float
-    deadline: float
-    done: Done
-    credit: int = 0
-
-
-@dataclass(eq=False, slots=True)
 class _Allocate:
     client: int
     blocks: int
@@ -82,9 +69,9 @@ class RequestQueue:
     def __init__(self, stored: StoredTable) -> None:
         self.stored = stored
         self._commits: dict[int, deque[_Commit]] = {}
-        self._selects: deque[_Select] = deque()
+        self.readers = Readers(stored)
         self._allocates: deque[_Allocate] = deque()
-        self._readers, self._writers = Blocked(), Blocked()
+        self._writers = Blocked()
         self._hungry: set[int] = set()
         self.copying: set[int] = set()
         """Clients whose rows are being copied to their place: `advance` goes on with them."""
@@ -169,32 +156,22 @@ class RequestQueue:
         (self._hungry.add if waits and admitted and not arrival.copying else self._hungry.discard)(request.client)
         return not waits
 
-    def select(self, client: int, size: int, parties: int, ttl: float, deadline: float, done: Done) -> None:
+    def select(
+        self, client: int, size: int, parties: int, ttl: float, deadline: float, done: Done, consumer: int = -1
+    ) -> None:
         """Draw `size` items when there are items and credit; `done` gets a Selection.
 
-        Credit is gathered while waiting, so a batch larger than the limiter's span still comes.
+        Credit is gathered while waiting, so a batch larger than the limiter's span still comes. `consumer` claims
+        what is drawn (`Table.consumer`).
         """
-        request = _Select(client, size, parties, ttl, deadline, done)
-        if not self._selects and self._try_select(request):
-            # Reserved credit counts as sampled: a waiting insert may now pass.
-            if self._commits:
-                self.advance()
-        else:
-            self._selects.append(request)
-            if self._commits:
-                self.advance()
-            else:
-                self._tally()
+        self.readers.select(Select(client, size, parties, ttl, deadline, done, consumer), self._hurry)
+        if self._commits:  # reserved credit counts as sampled: a waiting insert may now pass
+            self.advance()
 
-    def _try_select(self, request: _Select) -> bool:
-        # A queue may be full before it holds a batch: then a short one makes room for who waits with more.
-        hurry = bool(self._commits or self._allocates)
-        result = self.stored.select(request.client, request.size, request.parties, request.ttl, request.credit, hurry)
-        if isinstance(result, int):
-            request.credit = result
-            return False
-        request.done(result)
-        return True
+    @property
+    def _hurry(self) -> bool:
+        """Whether somebody waits for room."""
+        return bool(self._commits or self._allocates)
 
     def allocate(self, client: int, blocks: int, slots: int, deadline: float, done: Done) -> None:
         """Lease exactly that many blocks and slots for a commit; `done` gets a Grant."""
@@ -237,43 +214,29 @@ class RequestQueue:
             moved |= served
         return moved
 
-    def _serve_selects(self) -> bool:
-        moved = False
-        while self._selects:
-            before = self._selects[0].credit
-            if not self._try_select(self._selects[0]):
-                return moved or self._selects[0].credit != before
-            self._selects.popleft()
-            moved = True
-        return moved
-
     def advance(self) -> None:
         """Serve every parked request that can be served now, until nothing moves."""
-        while self._serve_allocates() | self._serve_commits() | self._serve_selects():
+        while self._serve_allocates() | self._serve_commits() | self.readers.serve(self._hurry):
             pass
         self._tally()
 
     def _tally(self) -> None:
-        """Take note of how many wait: selects, and writers' allocations and clients with commits."""
-        readers, writers = len(self._selects), len(self._commits) + len(self._allocates)
-        if readers != self._readers.count:
-            self._readers.become(readers)
+        """Take note of how many writers wait: allocations and clients with commits."""
+        writers = len(self._commits) + len(self._allocates)
         if writers != self._writers.count:
             self._writers.become(writers)
 
     def info(self) -> dict[str, Any]:
         """How many readers and writers wait, and how many seconds all of them together have waited. Plain data."""
-        return {
-            "waiting_readers": self._readers.count,
+        return self.readers.info() | {
             "waiting_writers": self._writers.count,
-            "blocked_reader_seconds": self._readers.seconds,
             "blocked_writer_seconds": self._writers.seconds,
         }
 
     @property
     def idle(self) -> bool:
         """Whether nothing is parked: a call may then go to the table directly."""
-        return not (self._selects or self._commits or self._allocates)
+        return not (self.readers or self._commits or self._allocates)
 
     @property
     def starved(self) -> bool:
@@ -324,10 +287,7 @@ class RequestQueue:
 
     def cancel(self, done: Done) -> None:
         """Drop the parked select or allocation whose `done` this is: nobody waits for it any more."""
-        for request in self._selects:
-            if request.done == done:
-                self.stored.unreserve(request.credit)
-        self._selects = deque(r for r in self._selects if r.done != done)
+        self.readers.drop(lambda request: request.done == done)
         self._allocates = deque(r for r in self._allocates if r.done != done)
         self.advance()
 
@@ -337,28 +297,18 @@ class RequestQueue:
         self._growing.pop(client, None)
         self._hungry.discard(client)
         self.copying.discard(client)
-        for request in self._selects:
-            if request.client == client:
-                self.stored.unreserve(request.credit)
-        self._selects = deque(r for r in self._selects if r.client != client)
+        self.readers.drop(lambda request: request.client == client)
         self._allocates = deque(r for r in self._allocates if r.client != client)
         self.advance()
 
     def expire(self, now: float) -> None:
         """End requests whose deadline (`time.monotonic()`) passed; the error says what they waited for."""
-        late = [r for r in self._selects if r.deadline <= now]
-        if late:
-            self._selects = deque(r for r in self._selects if r.deadline > now)
-            for request in late:
-                self.stored.unreserve(request.credit)
-                request.done(
-                    DeadlineExceeded(f"sample of {request.size} timed out: {self.sample_obstacle(request.size)}")
-                )
+        late = self.readers.expire(now)
         expired = [r for r in self._allocates if r.deadline <= now]
         if expired:
             self._allocates = deque(r for r in self._allocates if r.deadline > now)
             for waiting in expired:
-                reason = self.insert_obstacle() if waiting.client in self._commits else self.memory_obstacle()
+                reason = self.insert_obstacle() if waiting.client in self._commits else memory_obstacle(self.stored)
                 waiting.done(
                     DeadlineExceeded(f"insert of {waiting.blocks} blocks timed out: {reason}; nothing was inserted")
                 )
@@ -367,45 +317,10 @@ class RequestQueue:
 
     def next_deadline(self) -> float | None:
         """Earliest deadline of a parked request, by `time.monotonic()`."""
-        return min((r.deadline for waiting in (self._selects, self._allocates) for r in waiting), default=None)
-
-    def sample_obstacle(self, size: int) -> str:
-        """What a sample of `size` items waits for, in words."""
-        counters, table = self.stored.counters, self.stored.table
-        items = int(counters[f.ITEM_COUNT])
-        least = self.stored.params[f.P_MIN_SIZE]
-        if items < least:
-            return f"table {table.name!r} holds {items} items and its limiter wants at least {least}; insert more"
-        if not self.stored.drawable:
-            return f"table {table.name!r} holds {items} items, none of which can be drawn (zero priority or used up)"
-        if table.distinct and counters[f.LIVE_ITEMS] < size:
-            return (
-                f"table {table.name!r}: {int(counters[f.LIVE_ITEMS])} items can be drawn and a batch of {size} "
-                "distinct ones needs as many; insert more, ask for fewer, or declare distinct=False"
-            )
-        return f"the limiter {table.limiter} of table {table.name!r} waits for inserts ({self._balance()})"
+        due = [request.deadline for request in self._allocates]
+        first = self.readers.next_deadline
+        return min(due if first is None else [*due, first], default=None)
 
     def insert_obstacle(self) -> str:
         """What an insert waits for, in words."""
-        if self._hungry and self.stored.admits:
-            return self.memory_obstacle()
-        table = self.stored.table
-        what = "samples, or for room that they make" if isinstance(table.limiter, (Queue, Stack)) else "samples"
-        return f"the limiter {table.limiter} of table {table.name!r} waits for {what} ({self._balance()})"
-
-    def memory_obstacle(self) -> str:
-        """Who keeps blocks from being reused, in words."""
-        stored = self.stored
-        info = stored.info()
-        names = (
-            ", ".join(stored.client_name(client) for client in stored.pins.blocking()) or "writers with leased blocks"
-        )
-        return (
-            f"table {stored.table.name!r} is out of blocks: {info['held_blocks']} evicted ones are still read and "
-            f"{info['leased_blocks']} are leased; held by {names}"
-        )
-
-    def _balance(self) -> str:
-        counters = self.stored.counters
-        sampled = int(counters[f.SAMPLED_ITEMS] + counters[f.RESERVED_ITEMS])
-        return f"{int(counters[f.INSERTED_ITEMS])} items inserted, {sampled} sampled or promised"
+        return insert_obstacle(self.stored, bool(self._hungry))

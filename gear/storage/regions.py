@@ -14,6 +14,9 @@ from gear.storage import fields as f
 
 Array = tuple[str, str, int]
 
+ABSENT = -2
+"""What `links` hold of an item that is not in the line; -1 is an end of it."""
+
 _HEAPS = (MaxHeap, MinHeap)
 _BY_PRIORITY = (Prioritized, MaxHeap, MinHeap)
 
@@ -78,6 +81,19 @@ def sampler_arrays(table: Table, items: int, units: int) -> list[Array]:
         ("raw", "float64", items if raw else 0),
         ("stamps", "int64", items if heap else 0),
         ("times", "int32", 2 * items if table.max_times_sampled else 0),
+    ]
+
+
+def consumer_arrays(table: Table, items: int, slots: int) -> list[Array]:
+    """Arrays per consumer, and per consumer and item; those of groups per item and slot."""
+    consumers, grouped = table.lines, table.group_size > 0
+    return [
+        ("lines", "int64", consumers * f.LINE_FIELDS),
+        ("links", "int32", 2 * consumers * items),
+        ("claims", "int64", consumers * items),
+        ("acks", "int32", items if consumers else 0),
+        ("units", "int64", items if consumers else 0),
+        ("mates", "int32", slots if grouped else 0),
     ]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from gear.kernels.compile import kernel
 from gear.storage import fields as f
 from gear.storage.directory import int64s
-from gear.storage.evict import evict
+from gear.storage.evict import drive_out
 from gear.storage.remover import idle, idle_victim, victim
 
 
@@ -38,7 +38,7 @@ def make_room(segment, params, slot, steps, trajectories, blocks):
             return params[f.P_MOST] == 0
         if not full:
             counters[f.EVICTED_EARLY] += 1
-        evict(segment, params, leaving, False)
+        drive_out(segment, params, leaving)
 
 
 @kernel
@@ -78,7 +78,7 @@ def room_for_lease(segment, params, wanted, slots):
         if leaving < 0:  # blocks that had used up their generations did not come back
             return False
         counters[f.EVICTED_EARLY] += 1
-        evict(segment, params, leaving, False)
+        drive_out(segment, params, leaving)
     return True
 
 

@@ -15,6 +15,7 @@ from gear.selection.prioritized import leaf
 from gear.storage import fields as f
 from gear.storage.directory import float64s, int32s, int64s
 from gear.storage.items import indices
+from gear.storage.lines import delist, enlist
 
 
 @kernel
@@ -188,6 +189,8 @@ def _enlist(segment, params, slot, items, end):
             counters[f.LIVE_ITEMS] = epochs.add(live, position, counters[f.LIVE_ITEMS], items[k])
     else:
         counters[f.LIVE_ITEMS] += items.shape[0]
+        if params[f.P_CONSUMERS] > 0 and params[f.P_GROUPED] == 0:  # items of a group wait for its others
+            enlist(segment, params, items)
         if params[f.P_SAMPLER] == f.LIFO:
             slots = int64s(segment, params, f.R_SLOTS)
             slots[slot * f.SLOT_FIELDS + f.CURSOR] = end
@@ -210,6 +213,9 @@ def withdraw(segment, params, slot):
         while block >= 0:
             take_uniform(segment, params, block, -1)
             block = np.int64(blocks[block * f.BLOCK_FIELDS + f.NEXT])
+        return
+    if params[f.P_CONSUMERS] > 0:
+        delist(segment, params, indices(segment, params, slot, 0, n))
         return
     if (sampler == f.FIFO or sampler == f.LIFO) and params[f.P_MAX_TIMES] == 0:
         int64s(segment, params, f.R_COUNTERS)[f.LIVE_ITEMS] -= n

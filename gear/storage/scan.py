@@ -34,7 +34,8 @@ def scan(segment, params, slot, order, item, ids, trajectories, positions, lengt
     """
     slots = int64s(segment, params, f.R_SLOTS)
     blocks = int32s(segment, params, f.R_BLOCKS)
-    times = int32s(segment, params, f.R_TIMES)
+    times, acks = int32s(segment, params, f.R_TIMES), int32s(segment, params, f.R_ACKS)
+    full = (1 << params[f.P_CONSUMERS]) - 1
     steps, stride, window = params[f.P_BLOCK_STEPS], params[f.P_STRIDE], params[f.P_LENGTH]
     kind, head = params[f.P_ITEM], params[f.P_ITEM] == f.WINDOW and params[f.P_EDGE] == f.HEAD
     prefix = params[f.P_TABLE] << f.ID_TABLE_SHIFT | params[f.P_SHARD] << f.ID_SHARD_SHIFT
@@ -62,6 +63,8 @@ def scan(segment, params, slot, order, item, ids, trajectories, positions, lengt
             index = slot if kind == f.WHOLE else item_index(params, block, t // steps, item)
             item += 1
             if times.shape[0] > 0 and times[2 * index + 1] >= params[f.P_MAX_TIMES]:  # used up
+                continue
+            if params[f.P_LEAVING] != 0 and acks[index] == full:  # consumed
                 continue
             row = block * steps + t % steps
             ids[n] = prefix | np.int64(blocks[block * f.BLOCK_FIELDS + f.GENERATION]) << params[f.P_ROW_BITS] | row

@@ -21,7 +21,9 @@ from gear.storage import commit as commits
 from gear.storage import draw, format, memory, room, sample, settle
 from gear.storage import fields as f
 from gear.storage.blocks import end_leases, lease
+from gear.storage.claims import Claims
 from gear.storage.evict import evict, unpin
+from gear.storage.figures import figures
 from gear.storage.layout import Grant, Layout
 from gear.storage.pins import Pins
 
@@ -71,7 +73,8 @@ class StoredTable:
         self._by_rows = table.publish == "rows"
         self._clients: dict[int, Client] = {}
         self._rows_of: dict[bytes, int] = {}
-        self.pins = Pins(self.segment, self.layout)
+        self.claims = Claims(self.segment, self.layout) if table.lines else None
+        self.pins = Pins(self.segment, self.layout, self.claims)
 
     # Clients
 
@@ -111,16 +114,26 @@ class StoredTable:
         """Highest sequence number committed for the client."""
         return int(self._records[client, f.COMMITTED])
 
+    def silent(self, client: int) -> bool:
+        """Whether the client has fallen silent."""
+        return self._clients[client].suspended
+
     def suspend(self, client: int) -> None:
         """The client fell silent: what it holds is quarantined, nothing is freed."""
         self._clients[client].suspended = True
+        if self.claims is not None:
+            self.claims.suspend(client)
 
     def resume(self, client: int) -> None:
         """The client is back with everything it held."""
         self._clients[client].suspended = self._clients[client].fenced = False
+        if self.claims is not None:
+            self.claims.resume(client)
 
     def fence(self, client: int) -> None:
         """The client can not touch memory any more: free its leases, close its open trajectories, end its pins."""
+        if self.claims is not None:
+            self.claims.forget(client)
         self.pins.drop(client)
         for slot in np.flatnonzero(self._slots[:, f.WRITER] == client):
             if self._slots[slot, f.STATE] == f.OPEN:
@@ -310,6 +323,43 @@ class StoredTable:
         number, deadline = self.pins.add(ids, client, parties, ttl)
         return Selection(self.table.name, ids, probabilities, starts, lengths, smallest, number, parties, deadline)
 
+    def claim(
+        self, client: int, consumer: int, size: int, parties: int, ttl: float, hurry: bool = False
+    ) -> Selection | None:
+        """Claim and pin the first `size` units of a consumer's line; None if there are not as many yet.
+
+        No more than a queue can hold come, and from one on when somebody waits for room in it (`hurry`).
+
+        Raises
+        ------
+        DataError
+            If a batch may not have so many items.
+        """
+        assert self.claims is not None
+        most, group = int(self.params[f.P_MOST]), self.table.group_size
+        if most:
+            size = min(size, max(1, most // group) if group else most)
+        there = self.claims.units(consumer)
+        if most and hurry and there:
+            size = min(size, there)
+        if there < size or (not group and self.counters[f.ITEM_COUNT] < self.params[f.P_MIN_SIZE]):
+            return None
+        number, ids, starts, lengths = self.claims.take(client, consumer, size)
+        pin, deadline = self.pins.add(ids, client, parties, ttl, number)
+        return Selection(self.table.name, ids, np.ones(len(ids)), starts, lengths, 1.0, pin, parties, deadline)
+
+    def acknowledge(self, client: int, consumer: int, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
+        """Acknowledge items for a consumer; what became of each (`gear.storage.acknowledge`).
+
+        Raises
+        ------
+        DataError
+            If the table has no consumers by name.
+        """
+        if self.claims is None or not self.table.consumers:
+            raise DataError(f"table {self.table.name!r} declares no consumers: nothing is acknowledged")
+        return self.claims.acknowledge(client, consumer, ids)
+
     def sample(
         self, size: int, plan: npt.NDArray[np.int64], pads: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]
     ) -> Selection | None:
@@ -375,45 +425,20 @@ class StoredTable:
             evict(self.segment, self.params, int(self.counters[f.OLDEST]), False)
         self.counters[[f.INSERTED_ITEMS, f.DELETED_ITEMS, f.SAMPLED_ITEMS]] = 0
         self.layout.view(self.segment, "floats")[f.MAX_PRIORITY] = 1.0
+        if self.claims is not None:
+            self.claims.reset()
 
     def info(self) -> dict[str, Any]:
         """Figures of the table: counts, bytes, leases, quarantine, evictions. Plain data."""
-        c, layout = self.counters, self.layout
-        quarantined = sum(int(self._records[row, f.LEASED_BLOCKS]) for row, k in self._clients.items() if k.suspended)
-        per_slot = sum(p.width for p in layout.placements.values() if p.column.per == "trajectory")
-        figures = {
-            "items": f.ITEM_COUNT, "trajectories": f.STORED, "steps": f.STORED_STEPS,
-            "inserted_trajectories": f.INSERTED, "inserted_steps": f.INSERTED_STEPS,
-            "inserted_items": f.INSERTED_ITEMS, "deleted_items": f.DELETED_ITEMS,
-            "sampled_items": f.SAMPLED_ITEMS, "reserved_items": f.RESERVED_ITEMS, "draws": f.DRAWS, "epochs": f.EPOCH,
-            "drawn_steps": f.DRAWN_STEPS,
-            "evicted_trajectories": f.EVICTED_COUNT, "evicted_steps": f.EVICTED_STEPS,
-            "evicted_early": f.EVICTED_EARLY, "consumed_trajectories": f.CONSUMED,
-            "updated_priorities": f.UPDATED, "stale_updates": f.STALE,
-            "used_blocks": f.USED_BLOCKS, "leased_blocks": f.LEASED_BLOCK_COUNT, "held_blocks": f.HELD_BLOCKS,
-            "free_blocks": f.FREE_BLOCKS, "retired_blocks": f.RETIRED_BLOCKS,
-        }  # fmt: skip
-        result: dict[str, Any] = {name: int(c[at]) for name, at in figures.items()}
-        result |= {
-            "quarantined_blocks": quarantined,
+        silent = [row for row, known in self._clients.items() if known.suspended]
+        result = figures(self.counters, self.layout) | {
+            "quarantined_blocks": sum(int(self._records[row, f.LEASED_BLOCKS]) for row in silent),
             "pins": len(self.pins),
-            "clients": sum(not k.suspended for k in self._clients.values()),
-            "silent_clients": sum(
-                k.suspended and (self.pins.any_of(row) or bool(self._records[row, f.LEASED_BLOCKS]))
-                for row, k in self._clients.items()
-            ),
-            "capacity": {type(self.table.capacity).__name__.lower(): self.table.capacity.n},
-            "block_steps": layout.block_steps,
-            "block_bytes": layout.block_bytes,
-            "data_blocks": layout.data_blocks,
-            "reserve_blocks": layout.reserve_blocks,
-            "segment_bytes": layout.nbytes,
-            "directory_bytes": layout.directory_bytes,
-            "payload_bytes": int(c[f.STORED_STEPS]) * self.table.step_bytes + int(c[f.STORED]) * per_slot,
-            "used_bytes": int(c[f.USED_BLOCKS]) * layout.block_bytes,
-            "inserted_bytes": int(c[f.INSERTED_STEPS]) * self.table.step_bytes + int(c[f.INSERTED]) * per_slot,
-            "sampled_bytes": int(c[f.DRAWN_STEPS]) * self.table.step_bytes + int(c[f.DRAWS]) * per_slot,
+            "clients": len(self._clients) - len(silent),
+            "silent_clients": sum(self.pins.any_of(row) or bool(self._records[row, f.LEASED_BLOCKS]) for row in silent),
         }
+        if self.claims is not None:
+            result["consumers"] = self.claims.info()
         return result
 
     def close(self, keep: bool = False) -> None:

@@ -115,12 +115,26 @@ class Session(Protocol):
         ...
 
     def select(
-        self, table: OpenTable, size: int, timeout: float | None, parties: int, ttl: float, ahead: Plan | None = None
+        self,
+        table: OpenTable,
+        size: int,
+        timeout: float | None,
+        parties: int,
+        ttl: float,
+        ahead: Plan | None = None,
+        consumer: str = "",
     ) -> Selection:
         """Draw and pin `size` items; waits for the limiter and for items. The pin lives `ttl` seconds.
 
         `ahead` is the plan by which they are gathered next: where rows travel, those of a small batch come along.
+        `consumer` claims them, where the table has consumers.
         """
+        ...
+
+    def acknowledge(
+        self, table: OpenTable, ids: npt.NDArray[np.int64], consumer: str, timeout: float | None
+    ) -> npt.NDArray[np.int8]:
+        """A consumer is done with items; what became of each, as `gear.storage.acknowledge` says it."""
         ...
 
     def gather(self, table: OpenTable, selection: Selection, plan: Plan, out: npt.NDArray[np.uint8]) -> bool:

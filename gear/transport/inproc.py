@@ -219,26 +219,46 @@ class InprocSession(Mapped, InprocWeights):
             return local.stored.committed(local.client)
 
     def select(
-        self, table: OpenTable, size: int, timeout: float | None, parties: int, ttl: float, ahead: Plan | None = None
+        self,
+        table: OpenTable,
+        size: int,
+        timeout: float | None,
+        parties: int,
+        ttl: float,
+        ahead: Plan | None = None,
+        consumer: str = "",
     ) -> Selection:
         """Draw and pin `size` items."""
         deadline = _deadline(timeout)
         with self._lock:
             local = self._local(table)
             self._expire(local)
-            if local.queue.idle:
+            number = table.table.consumer(consumer)
+            if number < 0 and local.queue.idle:
                 selected = local.stored.select(local.client, size, parties, ttl)
                 if not isinstance(selected, int):
                     return selected
                 local.stored.unreserve(selected)
             selection: Selection = self._await(
-                local, deadline, lambda done: local.queue.select(local.client, size, parties, ttl, deadline, done)
+                local,
+                deadline,
+                lambda done: local.queue.select(local.client, size, parties, ttl, deadline, done, number),
             )
             return selection
 
+    def acknowledge(
+        self, table: OpenTable, ids: npt.NDArray[np.int64], consumer: str, timeout: float | None
+    ) -> npt.NDArray[np.int8]:
+        """A consumer is done with items."""
+        with self._lock:
+            local = self._local(table)
+            outcomes = local.stored.acknowledge(local.client, table.table.consumer(consumer), ids)
+            self._advance(local)
+            return outcomes
+
     def sample(self, table: OpenTable, size: int, plan: Plan, out: npt.NDArray[np.uint8]) -> Selection | None:
         """Select, gather and deliver under the lock, while the batch is small and nobody waits before."""
-        if plan.nbytes > AT_ONCE:
+        if plan.nbytes > AT_ONCE or table.table.lines:
             return None
         with self._lock:
             local = self._local(table)

@@ -149,6 +149,8 @@ class Select(Message, tag=12):
     timeout: Seconds | None
     shape: Shape | None = None
     """How they look, if their rows are to come with the answer: for no more than one piece of them."""
+    consumer: Name = ""
+    """Who claims them, where the table has consumers."""
 
 
 class Hold(Message, tag=13):
@@ -225,6 +227,14 @@ class Collect(Message, tag=20):
     shape: Shape
 
 
+class Acknowledge(Message, tag=50):
+    """A consumer is done with items. Buffer: ids int64."""
+
+    FRAMES: ClassVar[int] = 1
+    table: Index
+    consumer: Name
+
+
 class Publish(Message, tag=60):
     """Begin a version of what is published under a name (0: the next number), with all its bytes or none of them."""
 
@@ -273,7 +283,7 @@ class Discard(Message, tag=65):
 Request = (
     Discover | Hello | Attach | Goodbye | CreateTable | OpenTable | Lease | Allocate | GiveBack | Commit
     | Withdraw | Select | Hold | Update | Reset | Info | Releases | Explain | Describe | Measure | Scan | Insert
-    | Collect | Publish | Store | Seal | Fetch | Read | Discard
+    | Collect | Acknowledge | Publish | Store | Seal | Fetch | Read | Discard
 )  # fmt: skip
 
 
@@ -408,6 +418,12 @@ class Gathered(Message, tag=114):
     BULK: ClassVar[bool] = True
 
 
+class Acknowledged(Message, tag=150):
+    """Buffer: what became of each id, int8."""
+
+    FRAMES: ClassVar[int] = 1
+
+
 class Staged(Message, tag=160):
     """A version was begun; its pieces name the ticket."""
 
@@ -445,7 +461,8 @@ class Revoke(Message, tag=112):
 
 Reply = (
     Failed | Discovered | Welcome | Done | Opened | Granted | Committed | Withdrawn | Selected | Updated
-    | Informed | Recall | Revoke | Explained | Described | Scanned | Gathered | Staged | Published | Fetched
+    | Informed | Recall | Revoke | Explained | Described | Scanned | Gathered | Acknowledged
+    | Staged | Published | Fetched
 )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from gear.transport.conversation import Call, Conversation
 from gear.transport.outbox import WINDOW, Outbox
 from gear.transport.remote import LEAST, deadline_of
 from gear.transport.weights import RemoteWeights
-from gear.transport.wire import page_of
+from gear.transport.wire import array, page_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -149,14 +149,21 @@ class RemoteSession(RemoteWeights):
     # Draws
 
     def select(
-        self, table: OpenTable, size: int, timeout: float | None, parties: int, ttl: float, ahead: Plan | None = None
+        self,
+        table: OpenTable,
+        size: int,
+        timeout: float | None,
+        parties: int,
+        ttl: float,
+        ahead: Plan | None = None,
+        consumer: str = "",
     ) -> Selection:
         """Draw and pin `size` items."""
         talk = self._talk or self._begin(LEAST)
         with talk.lock:
             index = table.layout.index
             wait = None if timeout is None else max(0.0, timeout)
-            body = m.Select(index, size, parties, min(ttl, 1e10), wait, self._ahead(ahead))
+            body = m.Select(index, size, parties, min(ttl, 1e10), wait, self._ahead(ahead), consumer)
             call = talk.ask(body, deadline_of(timeout), undo=lambda call: self._unwanted(index, call))
         answer: m.Selected = expect(call, m.Selected)
         if len(call.frames) > 1:
@@ -231,6 +238,19 @@ class RemoteSession(RemoteWeights):
             call = talk.ask(m.Update(table.layout.index), deadline_of(timeout), frames)
         answer: m.Updated = expect(call, m.Updated)
         return Update(answer.applied, answer.stale)
+
+    def acknowledge(
+        self, table: OpenTable, ids: npt.NDArray[np.int64], consumer: str, timeout: float | None
+    ) -> npt.NDArray[np.int8]:
+        """A consumer is done with items."""
+        frames = (np.ascontiguousarray(ids, np.int64).tobytes(),)
+        with self._talking() as talk:
+            call = talk.ask(m.Acknowledge(table.layout.index, consumer), deadline_of(timeout), frames)
+        expect(call, m.Acknowledged)
+        outcomes = array(call.frames[0], np.int8, m.MAX_ITEMS, "Acknowledged")
+        if len(outcomes) != len(ids):
+            raise ProtocolError(f"expected what became of {len(ids)} items, got {len(outcomes)}")
+        return outcomes
 
     # The whole
 

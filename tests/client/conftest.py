@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 import gear
+from tests.conftest import Server
 from tests.transport.conftest import proxy, server
 
-__all__ = ["columns", "embed", "proxy", "rows", "server"]
+from .served import PATHS, Desk
+
+__all__ = ["columns", "desk", "embed", "proxy", "rows", "served_desk", "server"]
 
 
 def columns() -> list[gear.Column]:
@@ -35,3 +38,19 @@ def embed() -> Iterator[Any]:
             return stack.enter_context(gear.embedded([gear.Table("t", **declared)], device=device))
 
         yield make
+
+
+@pytest.fixture(params=PATHS)
+def desk(request: pytest.FixtureRequest) -> Iterator[Desk]:
+    """A table of this test's own, over every path."""
+    desk = Desk(request.param, lambda: request.getfixturevalue("server").address)
+    yield desk
+    desk.close()
+
+
+@pytest.fixture(params=PATHS[1:])
+def served_desk(request: pytest.FixtureRequest, server: Server) -> Iterator[Desk]:
+    """The same over a server."""
+    desk = Desk(request.param, lambda: server.address)
+    yield desk
+    desk.close()

@@ -35,10 +35,13 @@ class Recount:
         self.items = {s: self.items_of(s) for s in self.kept}
         every = sum(self.items.values(), [])
         self.live = {i for i in every if not self.limit or self.times[2 * i] < self.limit}
+        self.acks, self.full = self.view("acks"), (1 << self.table.lines) - 1
+        if self.table.lines and self.table.leaves:
+            self.live = {i for i in every if self.acks[i] != self.full}
         self.readable = [d for d in drive.draws if d.holders or not d.settled]
 
     def check(self) -> None:
-        for name in ("places", "leases", "pins", "uses", "totals", "sampler", "remover", "credit"):
+        for name in ("places", "leases", "pins", "uses", "totals", "sampler", "remover", "credit", "consumers"):
             getattr(self, name)()
 
     def walk(self, records: np.ndarray, following: int, at: int) -> list[int]:
@@ -93,6 +96,12 @@ class Recount:
             gone = int((back >= self.limit).sum())
             assert self.slots[slot, f.GONE] == gone, "used-up items are miscounted"
             assert gone < len(items) or slot in self.state[f.OPEN], "a used-up trajectory stays stored"
+
+        if self.table.lines and self.table.leaves:
+            for slot, items in self.items.items():
+                gone = int((self.acks[items] == self.full).sum()) if items else 0
+                assert self.slots[slot, f.GONE] == gone, "items that everybody has acknowledged are miscounted"
+                assert gone < len(items) or slot in self.state[f.OPEN], "a consumed trajectory stays stored"
 
     def totals(self) -> None:
         sizes, c = [len(self.items[s]) for s in self.kept], self.counters
@@ -175,9 +184,48 @@ class Recount:
 
     def credit(self) -> None:
         """Reserved is what was drawn since the last reset and not settled, and what waiting selects have gathered."""
+        if self.table.lines:
+            assert self.counters[f.RESERVED_ITEMS] == 0, "a consumer's draw took credit"
+            return
         draws = [d for d in self.drive.draws if not d.before_reset]
-        gathered = sum(r.credit for r in self.drive.queue._selects)
+        gathered = sum(r.credit for r in self.drive.queue.readers)
         reserved = sum(len(d.slots) for d in draws if not d.settled) + gathered
         sampled = sum(len(d.slots) for d in draws if d.settled and d.delivered)
         assert self.counters[f.SAMPLED_ITEMS] == sampled, "delivered samples are miscounted"
         assert self.counters[f.RESERVED_ITEMS] == reserved, "reserved credit is miscounted"
+
+    def item_of(self, number: int) -> int:
+        """Index of the stored item with that id, -1 if there is none."""
+        row = number & ((1 << self.layout.row_bits) - 1)
+        block, steps = row // self.layout.block_steps, self.layout.block_steps
+        slot = int(self.blocks[block, f.SLOT])
+        generation = number >> self.layout.row_bits & ((1 << (f.ID_SHARD_SHIFT - self.layout.row_bits)) - 1)
+        if slot not in self.kept or self.blocks[block, f.GENERATION] != generation:
+            return -1
+        whole = isinstance(self.table.item, gear.Whole)
+        return (
+            slot if whole else block * self.layout.items_per_block + row % steps // int(self.layout.params[f.P_STRIDE])
+        )
+
+    def consumers(self, silent: int = -1) -> None:
+        """Each item waits for a consumer, is claimed by who was served it, or is acknowledged: one of the three."""
+        every = [item for items in self.items.values() for item in items]
+        for consumer in range(self.table.lines):
+            line = self.view("lines").reshape(-1, f.LINE_FIELDS)[consumer].tolist()
+            links = self.view("links").reshape(self.table.lines, -1, 2)[consumer]
+            waiting = self.walk(links, 0, line[f.LINE_HEAD])
+            assert waiting[::-1] == self.walk(links, 1, line[f.LINE_TAIL]), "a line is not linked both ways"
+            units = self.view("units")[waiting].tolist()
+            assert units == sorted(units), "a line is out of order"
+            assert [line[f.LINE_UNITS], line[f.LINE_WAITING]] == [len(set(units)), len(waiting)], "a line is miscounted"
+            acknowledged = {item for item in every if self.acks[item] >> consumer & 1}
+            claimed = set(np.flatnonzero(self.view("claims").reshape(self.table.lines, -1)[consumer]).tolist())
+            assert sorted([*waiting, *claimed, *acknowledged]) == sorted(every), "an item is in no state or in two"
+            held = ((self.item_of(n), d.selector) for (c, n), d in self.drive.claimed.items() if c == consumer)
+            assert claimed == {item for item, who in held if item >= 0 and who != silent}, (
+                "claims are not their holders'"
+            )
+            known = {self.item_of(n) for c, n in self.drive.acknowledged if c == consumer} - {-1}
+            assert acknowledged == known, "acknowledgements were lost or made up"
+            outcomes = line[f.LINE_ACKNOWLEDGED] + line[f.LINE_DROPPED] + len(waiting) + len(claimed)
+            assert outcomes == self.counters[f.INSERTED_ITEMS], "consumed + dropped + left is not what was inserted"

@@ -18,6 +18,7 @@ from hypothesis import Phase, given, note, settings
 
 import gear
 from gear.storage import fields as f
+from gear.storage.acknowledge import AGAIN, APPLIED
 from gear.storage.layout import Grant
 from gear.storage.queue import RequestQueue
 from gear.storage.table import StoredTable
@@ -37,7 +38,7 @@ SAMPLERS = [
 ]  # fmt: skip
 WEIGHTS = {
     "insert": 30, "grow": 20, "withdraw": 3, "borrow": 6, "select": 18, "hold": 6, "release": 20, "update": 4,
-    "expire": 4, "reclaim": 2, "reset": 1, "die": 3,
+    "expire": 4, "reclaim": 2, "reset": 1, "die": 3, "acknowledge": 15, "vanish": 3,
 }  # fmt: skip
 
 
@@ -46,7 +47,12 @@ def random_table(choice) -> StoredTable:
     most = {gear.Steps: capacity.n, gear.Trajectories: 10 * capacity.n, gear.Bytes: capacity.n // 28}[type(capacity)]
     limiter = choice([gear.MinSize(1), gear.MinSize(3), *RATIOS, *(LINES if capacity.n > 5 else [])])
     rules = {}
-    if limiter not in LINES:
+    if choice([False, False, True]):  # consumers need a limiter of their own
+        limiter = choice([gear.MinSize(1), gear.MinSize(3), *(LINES[:1] if capacity.n > 5 else [])])
+        rules = {"consumers": choice([("a",), ("a", "b"), ("a", "b", "c")])}
+        if limiter not in LINES:
+            rules["remover"] = choice(REMOVERS)
+    elif limiter not in LINES:
         rules = {"max_times_sampled": choice([0, 0, 1, 2]), "sampler": choice(SAMPLERS), "remover": choice(REMOVERS)}
     return make(
         item=item, capacity=capacity, max_length=min(choice([10, 30]), most), block_steps=choice([1, 2, 4, 5]),
@@ -105,6 +111,8 @@ class Draw:
     settled: bool = False
     delivered: bool = False
     before_reset: bool = False
+    consumer: int = -1
+    selector: int = -1
 
     def let_go(self, client: int, delivered: bool = False) -> None:
         if client in self.holders:
@@ -124,6 +132,8 @@ class Drive:
         self.clients = [Client(self, bytes([65 + n]) * 16) for n in range(self.random.randint(2, 5))]
         self.draws: list[Draw] = []
         self.numbers = 0
+        self.claimed: dict[tuple[int, int], Draw] = {}  # (consumer, id): the draw by which somebody has it
+        self.acknowledged: set[tuple[int, int]] = set()
 
     def step(self, number: int) -> None:
         """One operation and everything that must hold after it."""
@@ -131,6 +141,7 @@ class Drive:
         note(f"operation {number}: {operation}")
         with suppress(gear.DeadlineExceeded):  # no blocks: the operation ends there
             getattr(self, operation)(self.random.choice(self.clients))
+        self.settle_claims()
         for client in self.clients:
             refused = [result for result in client.results if isinstance(result, gear.GearError)]
             assert not refused, "a commit was refused"
@@ -142,7 +153,7 @@ class Drive:
 
     def waiting(self) -> tuple:
         commits = {client: [len(r.entries) for r in parked] for client, parked in self.queue._commits.items()}
-        credit = [r.credit for r in self.queue._selects]
+        credit = [r.credit for r in self.queue.readers]
         return commits, credit, len(self.queue._allocates), self.stored.counters.tolist()
 
     def some_draw(self) -> list[Draw]:
@@ -204,12 +215,15 @@ class Drive:
         self.queue.allocate(client.client, blocks, 1, self.random.choice([0.0, NEVER]), keep)
 
     def select(self, client: Client) -> None:
-        done = lambda result: self.drawn(client.client, result) if isinstance(result, gear.Selection) else None
+        consumer = self.random.randrange(self.table.lines) if self.table.lines else -1
+        drawn = lambda result: self.drawn(client.client, result, consumer)
+        done = lambda result: drawn(result) if isinstance(result, gear.Selection) else None
         size, parties = self.random.choice([1, 1, 2, 5, 20, 60]), self.random.choice([1, 1, 1, 2])
         ttl, deadline = self.random.choice([3600.0, 3600.0, -1.0]), self.random.choice([0.0, NEVER])
-        self.queue.select(client.client, size, parties, ttl, deadline, done)
+        self.queue.select(client.client, size, parties, ttl, deadline, done, consumer)
 
-    def drawn(self, client: int, selection: gear.Selection) -> None:
+    def drawn(self, client: int, selection: gear.Selection, consumer: int) -> None:
+        self.settle_claims()
         items = zip(selection.starts.tolist(), selection.lengths.tolist(), strict=True)
         rows = {item: read(self.stored, *item) for item in items}
         assert all((ks == ks[0, 0]).all() for ks, _ in rows.values()), "rows of two trajectories are mixed"
@@ -218,7 +232,46 @@ class Drive:
             assert len(set(selection.ids.tolist())) == len(selection), "a batch holds an item twice"
         blocks = self.layout.view(self.stored.segment, "blocks")[selection.starts // self.layout.block_steps]
         holders = {client} if selection.parties == 1 else set()
-        self.draws.append(Draw(selection, blocks[:, f.SLOT].tolist(), rows, holders))
+        self.draws.append(
+            Draw(selection, blocks[:, f.SLOT].tolist(), rows, holders, consumer=consumer, selector=client)
+        )
+        for number in selection.ids.tolist() if consumer >= 0 else ():
+            assert (consumer, number) not in self.acknowledged, "an acknowledged item was served again"
+            assert (consumer, number) not in self.claimed, "an item was served to two clients"
+            self.claimed[consumer, number] = self.draws[-1]
+
+    def settle_claims(self) -> None:
+        """What was drawn for a consumer and is settled undelivered waits again."""
+        for draw in self.draws:
+            if draw.consumer >= 0 and draw.settled and not draw.delivered and not draw.before_reset:
+                draw.before_reset = True  # once
+                for number in draw.selection.ids.tolist():
+                    if self.claimed.get((draw.consumer, number)) is draw:
+                        del self.claimed[draw.consumer, number]
+
+    def acknowledge(self, client: Client) -> None:
+        for draw in self.some_draw() if self.table.lines else ():
+            consumer = self.random.choice([draw.consumer, self.random.randrange(self.table.lines)])
+            ids = self.random.choices(draw.selection.ids.tolist(), k=3)
+            outcomes = self.stored.acknowledge(client.client, consumer, np.array(ids))
+            self.queue.advance()
+            for number, outcome in zip(ids, outcomes.tolist(), strict=True):
+                claim = self.claimed.get((consumer, number))
+                holder = None if claim is None else claim.selector
+                if outcome == APPLIED:
+                    assert holder in (None, client.client), "what another one has claimed was acknowledged"
+                    assert (consumer, number) not in self.acknowledged, "an item was acknowledged twice"
+                    self.acknowledged.add((consumer, number))
+                    self.claimed.pop((consumer, number), None)
+                elif outcome == AGAIN:
+                    assert holder not in (None, client.client), "nobody else has claimed it"
+
+    def vanish(self, client: Client) -> None:
+        """A client falls silent for a moment: its claims wait again, and are its own when it is back."""
+        self.stored.suspend(client.client)
+        Recount(self).consumers(silent=client.client)
+        self.stored.resume(client.client)
+        self.queue.advance()
 
     def hold(self, client: Client) -> None:
         for draw in self.some_draw():
@@ -262,6 +315,8 @@ class Drive:
         self.stored.reset()
         for draw in self.draws:
             draw.before_reset = True
+        self.claimed.clear()
+        self.acknowledged.clear()
         self.queue.advance()
 
     def die(self, client: Client) -> None:
@@ -269,6 +324,7 @@ class Drive:
         self.stored.fence(client.client)
         for draw in self.draws:
             draw.let_go(client.client)
+        self.claimed = {key: draw for key, draw in self.claimed.items() if draw.selector != client.client}
         client.growing, client.unsent, client.spare = [], [], []
         self.queue.advance()
         self.stored.resume(client.client)
