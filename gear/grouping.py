@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 from msgspec.structs import force_setattr
 
+from gear.errors import DataError
 from gear.rules import MAX_INT32, Spec, real, require, whole_number
 
 MOST_MEMBERS = 4096
@@ -87,3 +88,28 @@ class Groups(Spec, frozen=True, tag="groups"):
             self.filter is None or isinstance(self.filter, (NonzeroVariance, MeanBetween)),
             f"Groups: filter must be NonzeroVariance or MeanBetween, got {self.filter!r}",
         )
+
+
+def encode_key(key: object) -> np.ndarray:
+    """A group's key as it is stored: uint8[KEY_BYTES], equal exactly where keys are equal.
+
+    Raises
+    ------
+    DataError
+        If it is no int64, and no str or bytes of at most 30 bytes.
+    """
+    if isinstance(key, (int, np.integer)) and not isinstance(key, bool) and -(2**63) <= int(key) < 2**63:
+        data = b"\x01\x08" + int(key).to_bytes(8, "little", signed=True)
+    elif isinstance(key, (str, bytes)) and len(raw := key.encode() if isinstance(key, str) else key) <= KEY_BYTES - 2:
+        data = bytes([2 if isinstance(key, str) else 3, len(raw)]) + raw
+    else:
+        raise DataError(f"group: expected an int64, or str or bytes of at most {KEY_BYTES - 2} bytes, got {key!r}")
+    return np.frombuffer(data.ljust(KEY_BYTES, b"\0"), np.uint8)
+
+
+def decode_key(data: bytes) -> Key:
+    """The key again; what no key can have become is returned as bytes."""
+    kind, raw = data[0], data[2 : 2 + data[1]]
+    if kind == 1:
+        return int.from_bytes(raw, "little", signed=True)
+    return raw.decode(errors="replace") if kind == 2 else bytes(raw)

@@ -9,6 +9,7 @@ from gear.client import arguments as check
 from gear.client.autoreset import autoreset_mode
 from gear.client.deadline import left, until
 from gear.client.state import State
+from gear.errors import SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from gear.client.port import Priority
     from gear.client.vector import VectorWriter
     from gear.client.writer import Writer
+    from gear.grouping import Key
 
 
 class Inserting(State):
@@ -31,6 +33,7 @@ class Inserting(State):
         terminated: bool = False,
         wait: bool = True,
         timeout: float | None = None,
+        group: Key | None = None,
     ) -> None:
         """Insert one whole trajectory.
 
@@ -46,6 +49,9 @@ class Inserting(State):
             Whether the environment reached a terminal state.
         wait : bool
             Return when it is committed; False queues it behind a bounded window, see `flush`.
+        group : int, str or bytes, optional
+            Key of the trajectory's group, an int64 or up to 30 bytes, where the table draws `Groups`. One key names
+            one group at a time: a key used again begins a new group once the one before is complete.
 
         Raises
         ------
@@ -58,7 +64,7 @@ class Inserting(State):
         """
         timeout = check.seconds(timeout)
         port = self._tables.ports.get(table) or self._tables.port(table, timeout, trajectory)
-        encoded, checked, last = port.encode(trajectory, priority, final)
+        encoded, checked, last = port.encode(trajectory, priority, final, group)
         if not wait:
             port.insert(encoded, checked, last, terminated, timeout)
             return
@@ -75,6 +81,7 @@ class Inserting(State):
         terminated: Any = False,
         final: Mapping[str, Any] | None = None,
         timeout: float | None = None,
+        groups: Sequence[Key] | None = None,
     ) -> None:
         """Insert N whole trajectories, pipelined; each is committed by itself, in order.
 
@@ -90,6 +97,8 @@ class Inserting(State):
         terminated : bool or bool[N]
         final : dict, optional
             Last values of any per-step columns, [N, *shape].
+        groups : sequence of N keys, optional
+            As `insert` takes each.
 
         Raises
         ------
@@ -104,7 +113,7 @@ class Inserting(State):
 
             example = None if isinstance(trajectories, Mapping) else trajectories[0]
             port = self._tables.port(table, timeout, example)
-            insert_many(port, trajectories, offsets, priorities, terminated, final, timeout)
+            insert_many(port, trajectories, offsets, priorities, terminated, final, timeout, groups)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything that was inserted or written without waiting is committed.
@@ -165,6 +174,10 @@ class Inserting(State):
         else:
             from gear.client.vector import VectorWriter
 
+            if port.table.group_size:
+                raise SchemaError(
+                    f"writer: table {port.name!r} draws groups; insert their trajectories with insert(..., group=key)"
+                )
             made = VectorWriter(
                 port, when, check.count("num_envs", num_envs, check.MOST_ENVS), autoreset_mode(autoreset)
             )

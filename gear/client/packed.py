@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from gear.client.encode import Encoded
     from gear.client.port import Port, Priority
+    from gear.grouping import Key
 
 GROUP = 64
 """Pieces written and submitted together at most: what one message to the shard takes."""
@@ -66,6 +67,7 @@ def insert_many(
     terminated: Any,
     final: Mapping[str, Any] | None,
     timeout: float | None,
+    groups: Sequence[Key] | None = None,
 ) -> None:
     """What `Client.insert_many` does, for one table."""
     deadline = until(timeout)
@@ -73,6 +75,8 @@ def insert_many(
     count = len(many.lengths)
     if not count:
         return
+    if groups is not None or port.table.group_size:
+        many.values.append(_keys(port, groups, count))
     ends = np.full(count, bool(terminated)) if np.ndim(terminated) == 0 else mask("terminated", terminated, count)
     finals = None if final is None else port.codec.finals(final, count)
     raw = _priorities(port, priorities, many.lengths)
@@ -253,6 +257,15 @@ def _priorities(port: Port, given: Any, lengths: list[int]) -> list[Priority]:
         except DataError as error:
             raise _refused(index, count, error) from None
     return checked
+
+
+def _keys(port: Port, groups: Sequence[Key] | None, count: int) -> npt.NDArray[np.uint8]:
+    """The keys of the trajectories' groups, uint8[N, KEY_BYTES]."""
+    if groups is None or isinstance(groups, (str, bytes)) or len(groups) != count:
+        got = "none" if groups is None else len(groups)
+        port.group_key(None if groups is None else 0)
+        raise DataError(f"insert_many: expected {count} keys of groups, one per trajectory, got {got}")
+    return np.stack([port.group_key(key) for key in (groups.tolist() if isinstance(groups, np.ndarray) else groups)])
 
 
 def _refused(index: int, count: int, error: object) -> DataError:

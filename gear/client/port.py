@@ -18,6 +18,7 @@ from gear.client.leases import LeasePool
 from gear.client.priorities import as_priorities, item_count
 from gear.client.rows import Rows
 from gear.errors import DataError, DeadlineExceeded, GearError
+from gear.grouping import encode_key
 from gear.schema import Bytes, Steps
 from gear.storage.fields import BEGIN, CONTINUED, CONTINUES, END, HAS_FINAL, TERMINATED
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from gear.grouping import Key
     from gear.transport.base import OpenTable, Session
 
     Priority = float | Sequence[float] | npt.NDArray[np.float64] | None
@@ -52,6 +54,7 @@ class Port:
         self.max_length = table.layout.max_length
         self.capacity = _capacity(table)
         self._steps = table.layout.block_steps
+        self._grouped = table.table.group_size > 0
         self._lock = threading.Lock()
         self._last = 0
         self._withdrawn: list[tuple[int, int]] = []  # first and last of the numbers that nobody waits for any more
@@ -61,9 +64,12 @@ class Port:
         trajectory: Mapping[str, Any],
         priority: Priority,
         final: Mapping[str, Any] | None,
+        group: Key | None = None,
     ) -> tuple[Encoded, float | npt.NDArray[np.float64] | None, list[np.ndarray | None] | None]:
-        """Check a trajectory, its priorities and its final values, before anything is touched."""
+        """Check a trajectory, its priorities, its final values and its group's key, before anything is touched."""
         encoded = self.codec.trajectory(trajectory)
+        if group is not None or self._grouped:
+            encoded.rows.append(self.group_key(group))
         if encoded.steps > self.max_length:
             self.pieces(encoded.steps)
         return (
@@ -119,6 +125,20 @@ class Port:
             return float(as_priorities([priority])[0])
         return as_priorities(priority, sum(item_count(self.table, n) for n in self.pieces(steps)))
 
+    def group_key(self, group: Key | None) -> npt.NDArray[np.uint8]:
+        """The key of a trajectory's group as it is stored.
+
+        Raises
+        ------
+        DataError
+            If it is no key, missing, or not wanted here.
+        """
+        if not self._grouped:
+            raise DataError(f"table {self.name!r} draws no groups: got group={group!r}; declare sampler=gear.Groups(n)")
+        if group is None:
+            raise DataError(f"table {self.name!r} draws groups: expected group=key with every trajectory, got none")
+        return encode_key(group)
+
     def pieces(self, steps: int) -> list[int]:
         """Lengths of the pieces in which a trajectory is stored.
 
@@ -131,6 +151,11 @@ class Port:
             raise DataError(
                 f"trajectory of {steps} steps does not fit into table {self.name!r}: its capacity is "
                 f"{self.capacity} steps; raise the capacity or insert shorter trajectories"
+            )
+        if self._grouped and steps > self.max_length:
+            raise DataError(
+                f"trajectory of {steps} steps: table {self.name!r} draws groups, whose members are not stored in "
+                f"pieces of max_length {self.max_length} steps; raise it"
             )
         full, rest = divmod(steps, self.max_length)
         return [self.max_length] * full + [rest] * (rest > 0)

@@ -31,7 +31,7 @@ class Rows:
     Attributes
     ----------
     strips : dtype[blocks, block_steps, *shape] per per-step column.
-    values : dtype[slots, *shape] per per-trajectory column.
+    values : dtype[slots, *shape] per per-trajectory column, and the key of each trajectory's group where it has one.
     """
 
     def __init__(self, layout: Layout, segment: npt.NDArray[np.uint8]) -> None:
@@ -44,8 +44,7 @@ class Rows:
         base = layout.regions["trajectories"].offset
         self.values = [
             _strided(segment, base + p.offset, storage_dtype(p.column), (layout.slots, *p.column.shape), (p.stride,))
-            for p in layout.placements.values()
-            if p.column.per == "trajectory"
+            for p in layout.per_trajectory
         ]
         # Rows of neighbouring blocks that follow without a gap need no time axis of their own.
         self._flat = _flat(layout, segment)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gear.client.port import Port, Priority
+    from gear.grouping import Key
 
 
 class Writer(Writing):
@@ -70,6 +71,7 @@ class Writer(Writing):
         *,
         trajectory: Mapping[str, Any] | None = None,
         timeout: float | None = None,
+        group: Key | None = None,
     ) -> None:
         """End the trajectory and submit its commit; `flush` waits for it.
 
@@ -85,6 +87,8 @@ class Writer(Writing):
             The per-trajectory columns, unless `set` gave them.
         timeout : float, optional
             Seconds to wait for memory or for a full window of commits.
+        group : int, str or bytes, optional
+            As for `Client.insert`; the per-trajectory columns are given with it, here.
 
         Raises
         ------
@@ -98,6 +102,8 @@ class Writer(Writing):
             self._track.check_open()
             codec = self._port.codec
             values = None if trajectory is None else codec.trajectory_rows(trajectory)
+            if group is not None or self._port.table.group_size:
+                values = [*codec.trajectory_rows(trajectory or {}), self._port.group_key(group)]
             last = None if final is None else codec.final(final)
             self._track.end(terminated, last, priority, values, timeout)
 

@@ -30,6 +30,7 @@ _BESIDE = {
     "side": ("writer", "reader"),
     "state": ("connected", "silent"),
     "outcome": ("received", "refused", "dropped"),
+    "reason": ("filtered", "late"),
 }
 """Labels beside table and shard, and their values in the order of the figures."""
 
@@ -60,6 +61,9 @@ OF_TABLES = (
     Family("gear_evicted_early_trajectories", True, "Trajectories driven out before the capacity was reached, as "
            "blocks had run out.", _of("evicted_early")),
     Family("gear_consumed_trajectories", True, "Trajectories used up.", _of("consumed_trajectories")),
+    Family("gear_completed_groups", True, "Groups that were complete.", _of("completed_groups")),
+    Family("gear_dropped_groups", True, "Groups that the filter dropped, or that were not complete in time.",
+           _of("filtered_groups", "late_groups"), "reason"),
     Family("gear_updated_priorities", True, "Priorities updated.", _of("updated_priorities")),
     Family("gear_stale_updates", True, "Priority updates of items that had left.", _of("stale_updates")),
     Family("gear_blocked_seconds", True, "Seconds that parked requests waited, those that still wait included.",

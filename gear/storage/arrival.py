@@ -39,8 +39,7 @@ class Places:
         self.blocks = segment[arena.offset :][: arena.nbytes].reshape(layout.blocks, layout.block_bytes)
         self.values = [
             segment[base + p.offset :][: layout.slots * p.stride].reshape(layout.slots, p.stride)[:, : p.width]
-            for p in layout.placements.values()
-            if p.column.per == "trajectory"
+            for p in layout.per_trajectory
         ]
         self.width = sum(column.shape[1] for column in self.values)
 

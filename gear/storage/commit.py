@@ -17,7 +17,7 @@ from gear.storage.directory import float64s, int32s, int64s
 from gear.storage.evict import evict, unpin
 from gear.storage.items import item_count
 from gear.storage.remover import add_to_remover
-from gear.storage.room import make_room
+from gear.storage.room import make_room, passed
 from gear.storage.sampler import publish
 
 ALL_FLAGS = f.TERMINATED | f.HAS_FINAL | f.CONTINUED | f.CONTINUES | f.END | f.BEGIN
@@ -163,7 +163,7 @@ def apply(segment, params, client, client_key, entries, named, priorities, lost)
             allowed = items_after == items_before or insert_allowed(
                 counters[f.INSERTED_ITEMS],
                 counters[f.DELETED_ITEMS],
-                counters[f.SAMPLED_ITEMS] + counters[f.RESERVED_ITEMS],
+                passed(params, counters),
                 params[f.P_RATIO] != 0,
                 params[f.P_MIN_SIZE],
                 floats[f.RATIO],

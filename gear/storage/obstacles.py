@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gear.schema import Queue, Stack
+from gear.schema import Groups, Queue, Stack, Table
 from gear.storage import fields as f
 
 if TYPE_CHECKING:
@@ -40,7 +40,22 @@ def _line_obstacle(stored: StoredTable, size: int, consumer: int) -> str:
     told = f"{who} {table.name!r}: {claims.units(consumer)} {what} wait to be served, {size} were asked for"
     if table.consumers:
         told += f"; {line['claimed']} items are claimed and not acknowledged, {line['acknowledged']} acknowledged"
+    if stored.groups is not None:
+        told += _group_obstacle(stored.groups.info(), table)
     return f"{told}; insert more{', acknowledge' if line['claimed'] and table.consumers else ''} or ask for fewer"
+
+
+def _group_obstacle(groups: dict[str, Any], table: Table) -> str:
+    """What became of the groups that do not wait to be served."""
+    assert isinstance(table.sampler, Groups)
+    told = f"; {groups['gathering_groups']} groups are incomplete"
+    if groups["filtered_groups"]:
+        told += (
+            f", {groups['filtered_groups']} of {groups['completed_groups']} were dropped by {table.sampler.filter!r}"
+        )
+    if groups["late_groups"]:
+        told += f", {groups['late_groups']} were dropped as they were not complete in {table.sampler.deadline:g} s"
+    return told
 
 
 def insert_obstacle(stored: StoredTable, hungry: bool) -> str:
@@ -66,5 +81,8 @@ def memory_obstacle(stored: StoredTable) -> str:
 
 def _balance(stored: StoredTable) -> str:
     counters = stored.counters
+    inserted = int(counters[f.INSERTED_ITEMS])
+    if stored.table.lines:
+        return f"{inserted} items inserted, {int(counters[f.DELETED_ITEMS])} of them have left"
     sampled = int(counters[f.SAMPLED_ITEMS] + counters[f.RESERVED_ITEMS])
-    return f"{int(counters[f.INSERTED_ITEMS])} items inserted, {sampled} sampled or promised"
+    return f"{inserted} items inserted, {sampled} sampled or promised"

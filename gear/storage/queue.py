@@ -303,6 +303,9 @@ class RequestQueue:
 
     def expire(self, now: float) -> None:
         """End requests whose deadline (`time.monotonic()`) passed; the error says what they waited for."""
+        moved = self.stored.groups is not None and self.stored.groups.expire(now)
+        if moved:
+            self.advance()
         late = self.readers.expire(now)
         expired = [r for r in self._allocates if r.deadline <= now]
         if expired:
@@ -318,8 +321,13 @@ class RequestQueue:
     def next_deadline(self) -> float | None:
         """Earliest deadline of a parked request, by `time.monotonic()`."""
         due = [request.deadline for request in self._allocates]
-        first = self.readers.next_deadline
-        return min(due if first is None else [*due, first], default=None)
+        due += [d for d in (self.readers.next_deadline, self.next_event) if d is not None]
+        return min(due, default=None)
+
+    @property
+    def next_event(self) -> float | None:
+        """`time.monotonic()` at which `expire` changes the table itself: a group is late."""
+        return None if self.stored.groups is None else self.stored.groups.next_deadline
 
     def insert_obstacle(self) -> str:
         """What an insert waits for, in words."""

@@ -15,6 +15,17 @@ from gear.storage.remover import idle, idle_victim, victim
 
 
 @kernel
+def passed(params, counters):
+    """Items that make room for inserts, as the limiter counts them: sampled or promised.
+
+    Of a queue with consumers those that have left, acknowledged or dropped.
+    """
+    if params[f.P_CONSUMERS] > 0:
+        return counters[f.DELETED_ITEMS]
+    return counters[f.SAMPLED_ITEMS] + counters[f.RESERVED_ITEMS]
+
+
+@kernel
 def make_room(segment, params, slot, steps, trajectories, blocks):
     """Evict until `steps` more steps, `trajectories` more trajectories and `blocks` more blocks fit; whether they do.
 

@@ -24,6 +24,7 @@ from gear.storage.blocks import end_leases, lease
 from gear.storage.claims import Claims
 from gear.storage.evict import evict, unpin
 from gear.storage.figures import figures
+from gear.storage.groups import NO_GROUPS, GroupBook
 from gear.storage.layout import Grant, Layout
 from gear.storage.pins import Pins
 
@@ -74,6 +75,7 @@ class StoredTable:
         self._clients: dict[int, Client] = {}
         self._rows_of: dict[bytes, int] = {}
         self.claims = Claims(self.segment, self.layout) if table.lines else None
+        self.groups = GroupBook(self.segment, self.layout, self.claims) if self.claims and table.group_size else None
         self.pins = Pins(self.segment, self.layout, self.claims)
 
     # Clients
@@ -230,8 +232,15 @@ class StoredTable:
         fault, entry, detail = commits.check(
             self.segment, self.params, client, self._by_rows, entries, blocks, priorities
         )
-        if fault == commits.FINE:
+        if fault == commits.FINE and not (
+            self.groups is not None and (entries["flags"] & (f.CONTINUED | f.CONTINUES)).any()
+        ):
             return
+        if fault == commits.FINE:
+            raise DataError(
+                f"table {self.table.name!r}: a trajectory of a group is not stored in pieces; raise max_length (it is "
+                f"{self.layout.max_length} steps)"
+            )
         name = f"table {self.table.name!r}, commit entry {entry} of {len(entries)}"
         if fault == commits.BAD_PRIORITY:
             before = int(entries["priorities"][:entry].sum())
@@ -267,6 +276,8 @@ class StoredTable:
 
         Returns (entries done, blocks and priorities they named, slots whose open trajectory was lost).
         """
+        if self.groups is not None:
+            return self._commit_grouped(self.groups, client, entries, blocks, priorities)
         lost = np.empty(len(entries), np.int32)
         key = int(self._records[client, f.ID_LOW])
         done, n_blocks, n_priorities, n_lost = commits.apply(
@@ -274,13 +285,36 @@ class StoredTable:
         )
         return done, n_blocks, n_priorities, lost[:n_lost].tolist()
 
+    def _commit_grouped(
+        self,
+        groups: GroupBook,
+        client: int,
+        entries: npt.NDArray[np.void],
+        blocks: npt.NDArray[np.int32],
+        priorities: npt.NDArray[np.float64],
+    ) -> tuple[int, int, int, list[int]]:
+        """One after the other: what the next one drives out goes with all its group so far."""
+        key, nobody = int(self._records[client, f.ID_LOW]), np.empty(1, np.int32)
+        n_blocks = n_priorities = 0
+        for k in range(len(entries)):
+            before, entry = self.committed(client), entries[k : k + 1]
+            done, added, given, _ = commits.apply(
+                self.segment, self.params, client, key, entry, blocks[n_blocks:], priorities[n_priorities:], nobody
+            )
+            if not done:
+                return k, n_blocks, n_priorities, []
+            n_blocks, n_priorities = n_blocks + added, n_priorities + given
+            if int(entry["sequence"][0]) > before:
+                groups.arrived(int(entry["slot"][0]))
+        return len(entries), n_blocks, n_priorities, []
+
     # Draw and release
 
     @property
     def admits(self) -> bool:
         """Whether the limiter lets one more item in."""
         counters, params = self.counters, self.params
-        sampled = int(counters[f.SAMPLED_ITEMS] + counters[f.RESERVED_ITEMS])
+        sampled = int(room.passed.py_func(params, counters))  # type: ignore[attr-defined]
         return bool(
             insert_allowed.py_func(  # type: ignore[attr-defined]
                 int(counters[f.INSERTED_ITEMS]),
@@ -427,6 +461,8 @@ class StoredTable:
         self.layout.view(self.segment, "floats")[f.MAX_PRIORITY] = 1.0
         if self.claims is not None:
             self.claims.reset()
+        if self.groups is not None:
+            self.groups.reset()
 
     def info(self) -> dict[str, Any]:
         """Figures of the table: counts, bytes, leases, quarantine, evictions. Plain data."""
@@ -437,6 +473,7 @@ class StoredTable:
             "clients": len(self._clients) - len(silent),
             "silent_clients": sum(self.pins.any_of(row) or bool(self._records[row, f.LEASED_BLOCKS]) for row in silent),
         }
+        result |= NO_GROUPS if self.groups is None else self.groups.info()
         if self.claims is not None:
             result["consumers"] = self.claims.info()
         return result

@@ -58,6 +58,8 @@ class _Local:
         self.pending = 0
         self.errors: dict[int, GearError] = {}
         self.revoked: dict[int, None] = {}
+        self.sleeping: set[threading.Condition] = set()
+        self.alarm = _NEVER  # when the first of them wakes by itself
 
 
 class InprocSession(Mapped, InprocWeights):
@@ -164,7 +166,9 @@ class InprocSession(Mapped, InprocWeights):
         with self._lock:
             local = self._local(table)
             if local.pending >= WINDOW:
-                self._sleep_until(lambda: local.pending < WINDOW, _deadline(timeout), local.queue.insert_obstacle)
+                self._sleep_until(
+                    local, lambda: local.pending < WINDOW, _deadline(timeout), local.queue.insert_obstacle
+                )
             local.sequence += 1
             sequence = local.sequence
             entry[0] = (sequence, slot, len(blocks), length, flags, len(given), 0)
@@ -182,8 +186,7 @@ class InprocSession(Mapped, InprocWeights):
                     local.stored.end_leases(local.client, named, entry["slot"][: flags & BEGIN != 0])
 
             local.queue.commit(local.client, entry, named, given, done)
-            if self._waiting:
-                self._changed.notify_all()
+            self._told(local)
             error = local.errors.pop(sequence, None)
             if error is not None:
                 raise error
@@ -200,7 +203,7 @@ class InprocSession(Mapped, InprocWeights):
                 return bool(local.errors) and min(local.errors) <= sequence
 
             if local.pending:
-                self._sleep_until(over, _deadline(timeout), local.queue.insert_obstacle)
+                self._sleep_until(local, over, _deadline(timeout), local.queue.insert_obstacle)
             if local.errors and min(local.errors) <= sequence:
                 raise local.errors.pop(min(local.errors))
 
@@ -209,7 +212,7 @@ class InprocSession(Mapped, InprocWeights):
         with self._lock:
             local = self._local(table)
             dropped = local.queue.withdraw(local.client, first, last)
-            self._changed.notify_all()
+            self._told(local)
             return dropped
 
     def committed(self, table: OpenTable) -> int:
@@ -318,6 +321,8 @@ class InprocSession(Mapped, InprocWeights):
         """Figures of each table."""
         with self._lock:
             self._check_open()
+            for local in self._tables.values():
+                self._expire(local)
             tables = {name: local.stored.info() | local.queue.info() for name, local in self._tables.items()}
             return {"path": self.path, "tables": tables, "weights": self._weights_info()}
 
@@ -326,6 +331,9 @@ class InprocSession(Mapped, InprocWeights):
         self._close_weights()
         with self._lock:
             self._closed = True
+            for local in self._tables.values():
+                for bell in local.sleeping:
+                    bell.notify()
             self._tables.clear()
             self._by_open.clear()
             self._changed.notify_all()
@@ -334,16 +342,37 @@ class InprocSession(Mapped, InprocWeights):
 
     def _advance(self, local: _Local) -> None:
         local.queue.advance()
+        self._told(local)
+
+    def _told(self, local: _Local) -> None:
+        """Something happened: wake who waits for a commit, and who must look at an earlier moment than it sleeps for.
+
+        Who waits for a request is woken by its result.
+        """
         if self._waiting:
             self._changed.notify_all()
+        if local.sleeping and (local.queue.starved or self._next_event(local) < local.alarm):
+            for bell in local.sleeping:
+                bell.notify()
+
+    def _next_event(self, local: _Local) -> float:
+        """`time.monotonic()` at which a pin ends or a group is late."""
+        event = local.queue.next_event
+        expiry = local.stored.pins.next_expiry
+        pin = _NEVER if expiry == _NEVER else time.monotonic() + max(0.0, expiry - time.time()) + 1e-3
+        return pin if event is None else min(pin, event)
 
     def _await(self, local: _Local, deadline: float, request: Callable[[Callable[[Any], None]], None]) -> Any:
         """Make a request of the queue and return its result, or raise it."""
         results: list[Any] = []
-        done = results.append
+        bell = threading.Condition(self._lock)
+
+        def done(result: Any) -> None:
+            results.append(result)
+            bell.notify()
+
         request(done)
-        if self._waiting:
-            self._changed.notify_all()
+        self._told(local)
         try:
             while not results:
                 if self._closed:
@@ -356,8 +385,7 @@ class InprocSession(Mapped, InprocWeights):
                 if now >= deadline:
                     local.queue.expire(now)
                     continue
-                self._sleep(min(deadline - now, max(0.0, local.stored.pins.next_expiry - time.time()) + 1e-3))
-                self._expire(local)
+                self._doze(local, bell, deadline)
         except BaseException:  # Ctrl-C while waiting: nobody takes what would come
             local.queue.cancel(done)
             if results and isinstance(results[0], Grant):
@@ -369,25 +397,43 @@ class InprocSession(Mapped, InprocWeights):
             raise results[0]
         return results[0]
 
-    def _sleep_until(self, condition: Callable[[], bool], deadline: float, obstacle: Callable[[], str]) -> None:
+    def _doze(self, local: _Local, bell: threading.Condition, deadline: float) -> None:
+        """Sleep until the bell rings, the deadline, or the next event, which is then done."""
+        until = min(deadline, self._next_event(local))
+        local.alarm = min(local.alarm, until)
+        local.sleeping.add(bell)
+        try:
+            _wait(bell, until - time.monotonic())
+        finally:
+            local.sleeping.discard(bell)
+            local.alarm = _NEVER  # those who still sleep may be woken once too often
+        self._expire(local)
+
+    def _sleep_until(
+        self, local: _Local, condition: Callable[[], bool], deadline: float, obstacle: Callable[[], str]
+    ) -> None:
         while not condition():
             self._check_open()
-            left = deadline - time.monotonic()
-            if left <= 0:
+            now = time.monotonic()
+            if now >= deadline:
                 raise DeadlineExceeded(f"insert timed out: {obstacle()}")
-            self._sleep(left)
-
-    def _sleep(self, seconds: float) -> None:
-        self._waiting += 1
-        try:
-            self._changed.wait(None if seconds == float("inf") else min(seconds, threading.TIMEOUT_MAX))
-        finally:
-            self._waiting -= 1
+            event = local.queue.next_event
+            self._waiting += 1
+            try:
+                _wait(self._changed, min(deadline, _NEVER if event is None else event) - now)
+            finally:
+                self._waiting -= 1
+            self._expire(local)
 
     def _expire(self, local: _Local) -> None:
+        """Do what is due by now: pins that end, groups that are late."""
         now = time.time()
         if local.stored.pins.next_expiry <= now:
             self._tell(local, local.stored.pins.expire(now))
+        event = local.queue.next_event
+        if event is not None and event <= time.monotonic():
+            local.queue.expire(time.monotonic())
+            self._told(local)
 
     def _revoke(self, local: _Local) -> None:
         self._tell(local, local.stored.reclaim())
@@ -403,6 +449,10 @@ class InprocSession(Mapped, InprocWeights):
             del local.revoked[next(iter(local.revoked))]
         if told:
             self._advance(local)
+
+
+def _wait(bell: threading.Condition, seconds: float) -> None:
+    bell.wait(None if seconds == _NEVER else min(max(0.0, seconds), threading.TIMEOUT_MAX))
 
 
 def _deadline(timeout: float | None) -> float:

@@ -220,12 +220,36 @@ class Recount:
             assert [line[f.LINE_UNITS], line[f.LINE_WAITING]] == [len(set(units)), len(waiting)], "a line is miscounted"
             acknowledged = {item for item in every if self.acks[item] >> consumer & 1}
             claimed = set(np.flatnonzero(self.view("claims").reshape(self.table.lines, -1)[consumer]).tolist())
-            assert sorted([*waiting, *claimed, *acknowledged]) == sorted(every), "an item is in no state or in two"
+            gathering = [] if self.stored.groups is None else self.gathering()
+            states = sorted([*waiting, *claimed, *acknowledged, *gathering])
+            assert states == sorted(every), "an item is in no state or in two"
             held = ((self.item_of(n), d.selector) for (c, n), d in self.drive.claimed.items() if c == consumer)
             assert claimed == {item for item, who in held if item >= 0 and who != silent}, (
                 "claims are not their holders'"
             )
             known = {self.item_of(n) for c, n in self.drive.acknowledged if c == consumer} - {-1}
             assert acknowledged == known, "acknowledgements were lost or made up"
-            outcomes = line[f.LINE_ACKNOWLEDGED] + line[f.LINE_DROPPED] + len(waiting) + len(claimed)
+            outcomes = line[f.LINE_ACKNOWLEDGED] + line[f.LINE_DROPPED] + len(waiting) + len(claimed) + len(gathering)
             assert outcomes == self.counters[f.INSERTED_ITEMS], "consumed + dropped + left is not what was inserted"
+
+    def gathering(self) -> list[int]:
+        """Slots of groups that wait for members; each ring of mates is (what is left of) one group."""
+        book, mates, size = self.stored.groups, self.view("mates"), self.table.group_size
+        for slot in self.kept:
+            ring = self.walk_ring(mates, slot)
+            assert len(ring) <= size, "a group has too many members"
+            assert set(ring) <= set(self.kept), "a group was torn apart"
+            assert len({bytes(self.drive.keys[s]) for s in ring}) == 1, "two keys are mixed in one group"
+            assert len({int(self.view("units")[s]) for s in ring}) == 1, "a group is in the lines in part"
+        alive = [g for g in book._gathering.values() if book._there(g)]
+        assert all(0 < len(g.slots) < size for g in alive), "a complete group is still waited for"
+        assert all(sorted(self.walk_ring(mates, g.slots[0])) == sorted(g.slots) for g in alive), "a member is missing"
+        return sorted(slot for group in alive for slot in group.slots)
+
+    @staticmethod
+    def walk_ring(mates: np.ndarray, slot: int) -> list[int]:
+        ring, at = [slot], int(mates[slot])
+        while at != slot:
+            ring.append(at)
+            at = int(mates[at])
+        return ring

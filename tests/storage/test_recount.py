@@ -17,6 +17,7 @@ import pytest
 from hypothesis import Phase, given, note, settings
 
 import gear
+from gear.grouping import KEY_BYTES, encode_key
 from gear.storage import fields as f
 from gear.storage.acknowledge import AGAIN, APPLIED
 from gear.storage.layout import Grant
@@ -50,6 +51,10 @@ def random_table(choice) -> StoredTable:
     if choice([False, False, True]):  # consumers need a limiter of their own
         limiter = choice([gear.MinSize(1), gear.MinSize(3), *(LINES[:1] if capacity.n > 5 else [])])
         rules = {"consumers": choice([("a",), ("a", "b"), ("a", "b", "c")])}
+        if choice([False, True]):
+            item, limiter, groups = gear.Whole(), gear.MinSize(1), choice([1, 2, 3])
+            late = {} if choice([True, False]) else {"deadline": 0.0, "short": choice(["drop", "deliver"])}
+            rules = {"sampler": gear.Groups(groups, **late), "consumers": choice([(), ("a",), ("a", "b")])}
         if limiter not in LINES:
             rules["remover"] = choice(REMOVERS)
     elif limiter not in LINES:
@@ -132,6 +137,9 @@ class Drive:
         self.clients = [Client(self, bytes([65 + n]) * 16) for n in range(self.random.randint(2, 5))]
         self.draws: list[Draw] = []
         self.numbers = 0
+        if self.layout.keys is not None:
+            at = self.layout.regions["trajectories"].offset + self.layout.keys.offset
+            self.keys = self.stored.segment[at:][: KEY_BYTES * self.layout.slots].reshape(-1, KEY_BYTES)
         self.claimed: dict[tuple[int, int], Draw] = {}  # (consumer, id): the draw by which somebody has it
         self.acknowledged: set[tuple[int, int]] = set()
 
@@ -172,6 +180,8 @@ class Drive:
         grant = client.grant(self.layout.blocks_for(length + (final > 0)))
         self.numbers += 1
         client.write(grant.blocks, 0, length, self.numbers, 0)
+        if self.layout.keys is not None:
+            self.keys[int(grant.slots[0])] = encode_key(self.random.randint(0, 3))
         count = self.random.choice([0, 1, len(positions(self.table.item, length, True))])
         entry = (int(grant.slots[0]), grant.blocks, length, f.BEGIN | f.END | final)
         client.unsent.append(client.entry(*entry, self.random.choices([0.0, 1.0, 5.0], k=count)))
@@ -235,6 +245,12 @@ class Drive:
         self.draws.append(
             Draw(selection, blocks[:, f.SLOT].tolist(), rows, holders, consumer=consumer, selector=client)
         )
+        if self.table.group_size:
+            slots = blocks[:, f.SLOT]
+            keys = [bytes(self.keys[slot]) for slot in slots]
+            units = self.layout.view(self.stored.segment, "units")[slots].tolist()
+            assert len(set(zip(units, keys, strict=True))) == len(set(units)), "two keys are mixed in one group"
+            assert units == sorted(units), "members of a group are not neighbours"
         for number in selection.ids.tolist() if consumer >= 0 else ():
             assert (consumer, number) not in self.acknowledged, "an acknowledged item was served again"
             assert (consumer, number) not in self.claimed, "an item was served to two clients"
@@ -243,14 +259,19 @@ class Drive:
     def settle_claims(self) -> None:
         """What was drawn for a consumer and is settled undelivered waits again."""
         for draw in self.draws:
-            if draw.consumer >= 0 and draw.settled and not draw.delivered and not draw.before_reset:
-                draw.before_reset = True  # once
-                for number in draw.selection.ids.tolist():
-                    if self.claimed.get((draw.consumer, number)) is draw:
-                        del self.claimed[draw.consumer, number]
+            if draw.consumer < 0 or not draw.settled or draw.before_reset:
+                continue
+            if draw.delivered and self.table.consumers:
+                continue
+            draw.before_reset = True  # once
+            for number in draw.selection.ids.tolist():
+                if self.claimed.get((draw.consumer, number)) is draw:
+                    del self.claimed[draw.consumer, number]
+                    if draw.delivered:  # nobody acknowledges what is drawn by nobody in particular
+                        self.acknowledged.add((draw.consumer, number))
 
     def acknowledge(self, client: Client) -> None:
-        for draw in self.some_draw() if self.table.lines else ():
+        for draw in self.some_draw() if self.table.consumers else ():
             consumer = self.random.choice([draw.consumer, self.random.randrange(self.table.lines)])
             ids = self.random.choices(draw.selection.ids.tolist(), k=3)
             outcomes = self.stored.acknowledge(client.client, consumer, np.array(ids))
