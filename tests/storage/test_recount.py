@@ -271,6 +271,7 @@ class Drive:
                         self.acknowledged.add((draw.consumer, number))
 
     def acknowledge(self, client: Client) -> None:
+        self.settle_claims()
         for draw in self.some_draw() if self.table.consumers else ():
             consumer = self.random.choice([draw.consumer, self.random.randrange(self.table.lines)])
             ids = self.random.choices(draw.selection.ids.tolist(), k=3)
@@ -289,6 +290,7 @@ class Drive:
 
     def vanish(self, client: Client) -> None:
         """A client falls silent for a moment: its claims wait again, and are its own when it is back."""
+        self.settle_claims()
         self.stored.suspend(client.client)
         Recount(self).consumers(silent=client.client)
         self.stored.resume(client.client)

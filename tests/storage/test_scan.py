@@ -32,6 +32,8 @@ def stored_items(drive: Drive) -> dict[int, Item]:
         for t, index in zip(positions(item, length, closed), indices, strict=True):
             if recount.limit and recount.times[2 * index + 1] >= recount.limit:
                 continue
+            if recount.table.lines and recount.table.leaves and index not in recount.live:
+                continue
             block = recount.chains[slot][t // layout.block_steps]
             generation = int(recount.blocks[block, scans.f.GENERATION])
             row = block * layout.block_steps + t % layout.block_steps
