@@ -49,6 +49,7 @@ def warm() -> None:
         stored.pins.expire(time.time() + 1)
         queue.allocate(client, 1, 1, deadline, results.append)
         bool(stored.drawable)
+        stored.mass()
         listing.scan(stored, b"", 1)
         spare = stored.lease(client, 1, 0)
         stored.give_back(client, spare.blocks, spare.slots)
