@@ -10,7 +10,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,7 +21,9 @@ from gear.errors import GearError, ProtocolError
 from gear.server.bulk import Bulk, Send
 from gear.server.clients import Client, Clients
 from gear.server.latency import Latencies, clock, count
-from gear.server.tables import Hosted, Tables
+from gear.server.lending import Lending
+from gear.server.spread import Spread
+from gear.server.tables import Hosted, Place, Tables
 from gear.storage import listing
 from gear.storage.layout import Grant
 from gear.storage.queue import CommitDone
@@ -43,30 +44,32 @@ class Service:
 
     Parameters
     ----------
-    directory : Path
-        Where segments are made.
-    memory : int
-        Bytes that all segments together may take.
+    place : Place
     clients : Clients
     send : see `bulk.Send`
     wake : () -> None
         Called from another thread when `finish` has something to do.
     about : () -> dict
         Figures of the process for `info`.
+    token, heartbeat : of the server, for the way to other shards.
     """
 
     def __init__(
         self,
-        directory: Path,
-        memory: int,
+        place: Place,
         clients: Clients,
         send: Send,
         wake: Callable[[], None],
         about: Callable[[], dict[str, Any]],
+        token: str,
+        heartbeat: float,
     ) -> None:
-        self.tables = Tables(directory, memory, wake)
+        self.tables = Tables(place, wake)
+        self.lending = Lending(place, self.tables, self._send, token, heartbeat)
+        self.tables.adopt, self.tables.forget = self.lending.adopt, self.lending.forget
         self._clients, self._transmit, self._about = clients, send, about
         self._bulk = Bulk(self._send, self._refuse, wake)
+        self._spread = Spread(self._send, self._refuse, self._bulk)
         self._handlers: dict[type, Callable[[Client, int, Any, list[Buffer]], None]] = {
             m.Attach: self._attach,
             m.Goodbye: self._goodbye,
@@ -89,6 +92,11 @@ class Service:
             m.Scan: self._scan,
             m.Insert: self._insert,
             m.Collect: self._collect,
+            m.DropHidden: self._drop_hidden,
+            m.Draw: self._draw,
+            m.Credit: self._credit,
+            m.Await: self._await,
+            m.Account: self._account,
         }
         self._latencies = Latencies(list(self._handlers))
         self._rows = self._latencies.rows
@@ -143,6 +151,7 @@ class Service:
 
     def suspend(self, client: Client) -> None:
         """The client fell silent: what it holds is quarantined."""
+        self.lending.fell_silent(client)
         for index, row in client.rows.items():
             self.tables[index].stored.suspend(row)
 
@@ -200,10 +209,12 @@ class Service:
                 self._revoke(hosted, hosted.stored.reclaim())
                 hosted.queue.advance()  # pins that nobody had joined are gone at once
                 self._recall(hosted)
+        self.lending.tick(now)
 
     def next_due(self, now: float) -> float | None:
         """Seconds until `tick` has something to do."""
-        due = []
+        lending = self.lending.next_due(now)
+        due = [] if lending is None else [lending]
         for hosted in self.tables:
             deadline, expiry = hosted.queue.next_deadline(), hosted.stored.pins.next_expiry
             if deadline is not None and deadline != float("inf"):
@@ -266,10 +277,16 @@ class Service:
         def made(result: Hosted | GearError) -> None:
             if isinstance(result, GearError):
                 self._refuse(client, request, result)
+            elif body.hidden:
+                self._send(client, request, m.Done(), _NOTHING)
             else:
                 self._opened(client, request, result)
 
-        self.tables.create(body.table, made)
+        self.tables.create(body.table, body.hidden, made)
+
+    def _drop_hidden(self, client: Client, request: int, body: m.DropHidden, parts: list[Buffer]) -> None:
+        self.tables.drop_hidden(body.table)
+        self._send(client, request, m.Done(), _NOTHING)
 
     def _open_table(self, client: Client, request: int, body: m.OpenTable, parts: list[Buffer]) -> None:
         self._opened(client, request, self.tables.find(body.name))
@@ -278,7 +295,10 @@ class Service:
         row = self._row(client, hosted.index)[1]
         layout = hosted.stored.layout
         committed = hosted.stored.committed(row)
-        answer = m.Opened(hosted.spec, hosted.index, layout.shard, str(hosted.stored.path), layout.nbytes, committed)
+        answer = m.Opened(
+            hosted.spec, hosted.index, layout.shard, str(hosted.stored.path), layout.nbytes, committed, hosted.part,
+            hosted.parts, row,
+        )  # fmt: skip
         self._send(client, request, answer, _NOTHING)
 
     def _lease(self, client: Client, request: int, body: m.Lease, parts: list[Buffer]) -> None:
@@ -340,16 +360,23 @@ class Service:
         def done(result: Selection | GearError) -> None:
             if isinstance(result, GearError):
                 self._refuse(client, request, result)
-                return
-            answer = m.Selected(result.pin, result.parties, result.smallest, result.deadline)
-            arrays = (result.ids, result.probabilities, result.starts, result.lengths)
-            frames = [b"".join([a.tobytes() for a in arrays])]
-            if shape is None or client.silent:
-                self._send(client, request, answer, frames)
             else:
-                self._bulk.send_along(client, request, hosted, row, shape, result, answer, frames)
+                answer = m.Selected(result.pin, result.parties, result.smallest, result.deadline)
+                self._bulk.selected(client, request, hosted, row, shape, result, answer)
 
         hosted.queue.select(row, body.size, body.parties, body.ttl, _deadline(body.timeout), done)
+
+    def _draw(self, client: Client, request: int, body: m.Draw, parts: list[Buffer]) -> None:
+        self._spread.draw(client, request, body, *self._row(client, body.table))
+
+    def _credit(self, client: Client, request: int, body: m.Credit, parts: list[Buffer]) -> None:
+        self._spread.credit(client, request, body, *self._row(client, body.table))
+
+    def _await(self, client: Client, request: int, body: m.Await, parts: list[Buffer]) -> None:
+        self._spread.wait(client, request, body, *self._row(client, body.table))
+
+    def _account(self, client: Client, request: int, body: m.Account, parts: list[Buffer]) -> None:
+        self._send(client, request, self.lending.account(client, body), _NOTHING)
 
     def _hold(self, client: Client, request: int, body: m.Hold, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)
@@ -366,6 +393,7 @@ class Service:
     def _reset(self, client: Client, request: int, body: m.Reset, parts: list[Buffer]) -> None:
         hosted, _ = self._row(client, body.table)
         hosted.stored.reset()
+        hosted.queue.credits.reset()
         hosted.queue.advance()
         self._send(client, request, m.Done(), _NOTHING)
 
@@ -374,7 +402,7 @@ class Service:
         self._send(client, request, m.Explained(hosted.queue.insert_obstacle()[:4096]), _NOTHING)
 
     def _describe(self, client: Client, request: int, body: m.Describe, parts: list[Buffer]) -> None:
-        self._send(client, request, m.Described([hosted.spec for hosted in self.tables]), _NOTHING)
+        self._send(client, request, m.Described([hosted.spec for hosted in self.tables if not hosted.hidden]), _NOTHING)
 
     def _scan(self, client: Client, request: int, body: m.Scan, parts: list[Buffer]) -> None:
         hosted, _ = self._row(client, body.table)
@@ -396,7 +424,9 @@ class Service:
             "pid": os.getpid(),
             "clients": {"connected": len(self._clients) - self._clients.silent, "silent": self._clients.silent},
             "segment_bytes": self.tables.nbytes,
-            "tables": {hosted.name: hosted.stored.info() | hosted.queue.info() for hosted in self.tables},
+            "tables": {
+                hosted.name: hosted.stored.info() | hosted.queue.info() for hosted in self.tables if not hosted.hidden
+            },
         }
 
 
