@@ -56,6 +56,7 @@ Sampler = _Sampler | Groups
 
 MAX_COLUMNS = 256
 MAX_CONSUMERS = 8
+MAX_SHARDS = 256
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
 _KINDS: dict[str, tuple[type[Spec], ...]] = {
     "capacity": (Steps, Trajectories, Bytes),
@@ -102,6 +103,10 @@ class Table(Spec, frozen=True):
     open_ttl : float
         Seconds that an open trajectory owned by the table may go without an append. Part of the declaration
         already; nothing opens such trajectories yet.
+    shards : int
+        On how many shards of a server the table lies at most, its capacity divided among them. Default 0, on all of
+        them; 1 for samplers with an order (`Fifo`, `Lifo`, `MaxHeap`, `MinHeap`), for a `Queue` and a `Stack`. With
+        more of these, order holds on each shard only.
     consumers : sequence of str
         Up to 8 names. Each consumer is served every item, oldest first, and acknowledges it (`Client.ack`); an item
         leaves a queue when all have. Needs the sampler `Fifo` or `Groups` and the limiter `MinSize` or `Queue`.
@@ -122,6 +127,7 @@ class Table(Spec, frozen=True):
     publish: Literal["", "end", "rows"] = ""
     seed: int = 0
     open_ttl: float = 3600.0
+    shards: int = 0
     consumers: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -147,13 +153,15 @@ class Table(Spec, frozen=True):
             self.publish in ("", None, "end", "rows"),
             f"{owner}: publish must be 'end' or 'rows', got {self.publish!r}",
         )
-        for field in ("mean_length", "max_length", "block_steps", "max_times_sampled"):
+        for field in ("mean_length", "max_length", "block_steps", "max_times_sampled", "shards"):
             value = getattr(self, field)
-            most = MAX_WHOLE if field.endswith("length") else MAX_INT32
+            most = MAX_WHOLE if field.endswith("length") else MAX_SHARDS if field == "shards" else MAX_INT32
             force_setattr(self, field, 0 if value is None else whole_number(owner, field, value, 0, most))
         force_setattr(self, "seed", whole_number(owner, "seed", self.seed, 0))
         force_setattr(self, "open_ttl", real(owner, "open_ttl", self.open_ttl, 1e-3))
         self._fill_defaults(owner)
+        if not self.shards and isinstance(self.sampler, (Fifo, Lifo, MaxHeap, MinHeap)):
+            force_setattr(self, "shards", 1)
         if isinstance(self.limiter, (Queue, Stack)):
             self._check_line(owner, self.limiter)
         if self.lines:
@@ -213,6 +221,11 @@ class Table(Spec, frozen=True):
             not self.max_times_sampled,
             f"{owner}: {why}: every item is served once (to each consumer); leave max_times_sampled out",
         )
+        require(
+            self.shards in (0, 1),
+            f"{owner}: {why}: they are served by one shard, got shards={self.shards}; leave it out",
+        )
+        force_setattr(self, "shards", 1)
         if not isinstance(self.sampler, Groups):
             return
         groups = self.sampler

@@ -66,9 +66,7 @@ class Consuming(State):
         for port, where in self._tables.by_id(named):
             name = self._consumer_of(port.table, consumer)
             part = named if where is None else named[where]
-            outcomes[slice(None) if where is None else where] = self._session.acknowledge(
-                port.open, part, name, timeout
-            )
+            outcomes[slice(None) if where is None else where] = port.session.acknowledge(port.open, part, name, timeout)
         counts = np.bincount(outcomes, minlength=4).tolist()
         return Acknowledged(counts[APPLIED], counts[REPEATED], counts[STALE], named[outcomes == AGAIN])
 

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from gear.client.loader import Loader
     from gear.client.port import Port
     from gear.client.reader import Reader
+    from gear.client.spread import Spread
     from gear.client.writing import Writing
     from gear.query import Plan
-    from gear.transport.base import Session
+    from gear.transport.base import Service
 
 
 class State:
@@ -26,14 +27,14 @@ class State:
 
     Parameters
     ----------
-    session : Session
+    session : Service
     new_batch : Plan -> Batch
         Makes the kind of batch the client's device wants.
     device : str, optional
         Where arrays are wanted that come in no batch; None for NumPy.
     """
 
-    def __init__(self, session: Session, new_batch: Callable[[Plan], Batch], device: str | None = None) -> None:
+    def __init__(self, session: Service, new_batch: Callable[[Plan], Batch], device: str | None = None) -> None:
         self._session, self._device = session, device
         self._tables = Tables(session, new_batch)
         self._query = Queries()
@@ -46,7 +47,7 @@ class State:
         self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
         self._threads = Threads()
 
-    def _publish(self, of: Reader | Port, timeout: float | None) -> None:
+    def _publish(self, of: Reader | Port | Spread, timeout: float | None) -> None:
         """Let whoever reads that table see what this client's writers have written."""
         for writer in list(self._writers):
             if writer.table is of.open:

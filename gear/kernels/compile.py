@@ -52,7 +52,7 @@ _directory: str | None = None
 def kernel(function: Function) -> Function:
     """Compile `function` with Numba at its first call: without the GIL, cached on disk, NumPy's error model."""
     global _directory
-    dispatcher = numba.njit(**_OPTIONS)(function)
+    dispatcher = _compiled_once(numba.njit(**_OPTIONS)(function))
     try:
         dispatcher._cache = _Cache(function)
         _directory = _directory or dispatcher.stats.cache_path
@@ -71,7 +71,34 @@ def _warn_uncached() -> None:
 
 def helper(function: Function) -> Function:
     """Compile `function` into the kernels that call it; it has no cache of its own."""
-    return numba.njit(**_OPTIONS)(function)
+    return _compiled_once(numba.njit(**_OPTIONS)(function))
+
+
+def is_cached(function: Callable[..., Any]) -> bool:
+    """Whether the disk holds a kernel as its sources are now, for any arguments."""
+    try:
+        return bool(function._cache._cache_file._load_index())  # type: ignore[attr-defined]
+    except Exception:  # no cache, or one that cannot be read: it will be made anew
+        return False
+
+
+def _compiled_once(dispatcher: Any) -> Any:
+    """Give a constant argument, and an integer narrower than 64 bits, the same compiled code as any other.
+
+    Kernels that call it would else each bring a variant: a fifth of all functions, each 0.3 s of a first start.
+    """
+    template = dispatcher.get_call_template
+
+    def get_call_template(args: tuple[types.Type, ...], keywords: dict[str, types.Type]) -> Any:
+        return template(tuple(map(_plain, args)), {name: _plain(kind) for name, kind in keywords.items()})
+
+    dispatcher.get_call_template = get_call_template
+    return dispatcher
+
+
+def _plain(kind: types.Type) -> types.Type:
+    kind = types.unliteral(kind)
+    return types.int64 if isinstance(kind, types.Integer) and kind.signed else kind
 
 
 class _Cache(caching.FunctionCache):  # the class that `njit(cache=True)` uses

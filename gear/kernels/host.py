@@ -134,18 +134,23 @@ def scatter(segment: Bytes, plan: Integers, column: int, blocks: Shorts, spans: 
 
 def load() -> None:
     """Have every kernel here compiled, or loaded from the cache, before it is needed."""
+    with compile_lock():
+        run_all()
+
+
+def run_all() -> None:
+    """Call every kernel here once, on next to nothing."""
     plan = np.zeros((1, PLAN_FIELDS), np.int64)
     plan[0, BLOCK_STEPS] = 1
     octets, places, lengths = np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int32)
     tree, starts = np.zeros(FAN), np.zeros(1, np.int64)
-    with compile_lock():
-        gather(octets, plan, octets, places, lengths, octets)
-        with contextlib.suppress(ValueError):  # there is no column to write to
-            scatter(octets, plan, 0, lengths, np.zeros((0, 3), np.int64), octets)
-        tree_build(tree, tree[:0], starts)
-        tree_update(tree, tree[:0], starts, places, tree[:0])
-        tree_draw(tree, starts, tree[:0], places)
-        tree_total(tree, starts)
-        tree_smallest(tree, tree[:0], starts)
-        random_bits(0, 0, 0)
-        uniforms(0, 0, tree[:0])
+    gather(octets, plan, octets, places, lengths, octets)
+    with contextlib.suppress(ValueError):  # there is no column to write to
+        scatter(octets, plan, 0, lengths, np.zeros((0, 3), np.int64), octets)
+    tree_build(tree, tree[:0], starts)
+    tree_update(tree, tree[:0], starts, places, tree[:0])
+    tree_draw(tree, starts, tree[:0], places)
+    tree_total(tree, starts)
+    tree_smallest(tree, tree[:0], starts)
+    random_bits(0, 0, 0)
+    uniforms(0, 0, tree[:0])

@@ -10,7 +10,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,7 +22,9 @@ from gear.server.budget import Budget
 from gear.server.bulk import Bulk, Send
 from gear.server.clients import Client, Clients
 from gear.server.latency import Latencies, clock, count
-from gear.server.tables import Hosted, Tables
+from gear.server.lending import Lending
+from gear.server.spread import Spread
+from gear.server.tables import Hosted, Place, Tables
 from gear.server.weights import Weights
 from gear.storage import listing
 from gear.storage.layout import Grant
@@ -45,31 +46,33 @@ class Service:
 
     Parameters
     ----------
-    directory : Path
-        Where segments are made.
-    memory : int
-        Bytes that all segments and what is published may take together.
+    place : Place
     clients : Clients
     send : see `bulk.Send`
     wake : () -> None
         Called from another thread when `finish` has something to do.
     about : () -> dict
         Figures of the process for `info`.
+    token, heartbeat : of the server, for the way to other shards.
     """
 
     def __init__(
         self,
-        directory: Path,
-        memory: int,
+        place: Place,
         clients: Clients,
         send: Send,
         wake: Callable[[], None],
         about: Callable[[], dict[str, Any]],
+        token: str,
+        heartbeat: float,
     ) -> None:
-        budget = Budget(memory)
-        self.tables = Tables(directory, budget, wake)
+        budget = Budget(place.memory)
+        self.tables = Tables(place, budget, wake)
+        self.lending = Lending(place, self.tables, self._send, token, heartbeat)
+        self.tables.adopt, self.tables.forget = self.lending.adopt, self.lending.forget
         self._clients, self._transmit, self._about = clients, send, about
         self._bulk = Bulk(self._send, self._refuse, wake)
+        self._spread = Spread(self._send, self._refuse, self._bulk)
         self._weights = Weights(budget, self._send, self._refuse)
         self._handlers: dict[type, Callable[[Client, int, Any, list[Buffer]], None]] = {
             m.Attach: self._attach,
@@ -93,6 +96,11 @@ class Service:
             m.Scan: self._scan,
             m.Insert: self._insert,
             m.Collect: self._collect,
+            m.DropHidden: self._drop_hidden,
+            m.Draw: self._draw,
+            m.Credit: self._credit,
+            m.Await: self._await,
+            m.Account: self._account,
             m.Acknowledge: self._acknowledge,
             **self._weights.handlers,
         }
@@ -149,6 +157,7 @@ class Service:
 
     def suspend(self, client: Client) -> None:
         """The client fell silent: what it holds is quarantined."""
+        self.lending.fell_silent(client)
         for index, row in client.rows.items():
             self.tables[index].stored.suspend(row)
             self.tables[index].queue.advance()  # what it had claimed waits for others
@@ -210,10 +219,11 @@ class Service:
                 self._revoke(hosted, hosted.stored.reclaim())
                 hosted.queue.advance()  # pins that nobody had joined are gone at once
                 self._recall(hosted)
+        self.lending.tick(now)
 
     def next_due(self, now: float) -> float | None:
         """Seconds until `tick` has something to do."""
-        due = []
+        due = [t for t in (self.lending.next_due(now),) if t is not None]
         fetches = self._weights.next_deadline
         if fetches is not None:
             due.append(fetches - now)
@@ -279,10 +289,16 @@ class Service:
         def made(result: Hosted | GearError) -> None:
             if isinstance(result, GearError):
                 self._refuse(client, request, result)
+            elif body.hidden:
+                self._send(client, request, m.Done(), _NOTHING)
             else:
                 self._opened(client, request, result)
 
-        self.tables.create(body.table, made)
+        self.tables.create(body.table, body.hidden, made)
+
+    def _drop_hidden(self, client: Client, request: int, body: m.DropHidden, parts: list[Buffer]) -> None:
+        self.tables.drop_hidden(body.table)
+        self._send(client, request, m.Done(), _NOTHING)
 
     def _open_table(self, client: Client, request: int, body: m.OpenTable, parts: list[Buffer]) -> None:
         self._opened(client, request, self.tables.find(body.name))
@@ -291,7 +307,10 @@ class Service:
         row = self._row(client, hosted.index)[1]
         layout = hosted.stored.layout
         committed = hosted.stored.committed(row)
-        answer = m.Opened(hosted.spec, hosted.index, layout.shard, str(hosted.stored.path), layout.nbytes, committed)
+        answer = m.Opened(
+            hosted.spec, hosted.index, layout.shard, str(hosted.stored.path), layout.nbytes, committed, hosted.part,
+            hosted.parts, row,
+        )  # fmt: skip
         self._send(client, request, answer, _NOTHING)
 
     def _lease(self, client: Client, request: int, body: m.Lease, parts: list[Buffer]) -> None:
@@ -353,14 +372,9 @@ class Service:
         def done(result: Selection | GearError) -> None:
             if isinstance(result, GearError):
                 self._refuse(client, request, result)
-                return
-            answer = m.Selected(result.pin, result.parties, result.smallest, result.deadline)
-            arrays = (result.ids, result.probabilities, result.starts, result.lengths)
-            frames = [b"".join([a.tobytes() for a in arrays])]
-            if shape is None or client.silent:
-                self._send(client, request, answer, frames)
             else:
-                self._bulk.send_along(client, request, hosted, row, shape, result, answer, frames)
+                answer = m.Selected(result.pin, result.parties, result.smallest, result.deadline)
+                self._bulk.selected(client, request, hosted, row, shape, result, answer)
 
         hosted.queue.select(row, body.size, body.parties, body.ttl, _deadline(body.timeout), done, consumer)
 
@@ -371,6 +385,18 @@ class Service:
         outcomes = stored.acknowledge(row, stored.table.consumer(body.consumer), ids)
         hosted.queue.advance()
         self._send(client, request, m.Acknowledged(), [outcomes.tobytes()])
+
+    def _draw(self, client: Client, request: int, body: m.Draw, parts: list[Buffer]) -> None:
+        self._spread.draw(client, request, body, *self._row(client, body.table))
+
+    def _credit(self, client: Client, request: int, body: m.Credit, parts: list[Buffer]) -> None:
+        self._spread.credit(client, request, body, *self._row(client, body.table))
+
+    def _await(self, client: Client, request: int, body: m.Await, parts: list[Buffer]) -> None:
+        self._spread.wait(client, request, body, *self._row(client, body.table))
+
+    def _account(self, client: Client, request: int, body: m.Account, parts: list[Buffer]) -> None:
+        self._send(client, request, self.lending.account(client, body), _NOTHING)
 
     def _hold(self, client: Client, request: int, body: m.Hold, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)
@@ -387,6 +413,7 @@ class Service:
     def _reset(self, client: Client, request: int, body: m.Reset, parts: list[Buffer]) -> None:
         hosted, _ = self._row(client, body.table)
         hosted.stored.reset()
+        hosted.queue.credits.reset()
         hosted.queue.advance()
         self._send(client, request, m.Done(), _NOTHING)
 
@@ -395,7 +422,7 @@ class Service:
         self._send(client, request, m.Explained(hosted.queue.insert_obstacle()[:4096]), _NOTHING)
 
     def _describe(self, client: Client, request: int, body: m.Describe, parts: list[Buffer]) -> None:
-        self._send(client, request, m.Described([hosted.spec for hosted in self.tables]), _NOTHING)
+        self._send(client, request, m.Described([hosted.spec for hosted in self.tables if not hosted.hidden]), _NOTHING)
 
     def _scan(self, client: Client, request: int, body: m.Scan, parts: list[Buffer]) -> None:
         hosted, _ = self._row(client, body.table)
@@ -419,7 +446,9 @@ class Service:
             "segment_bytes": self.tables.nbytes,
             "weights_bytes": self._weights.nbytes,
             "weights": self._weights.info(),
-            "tables": {hosted.name: hosted.stored.info() | hosted.queue.info() for hosted in self.tables},
+            "tables": {
+                hosted.name: hosted.stored.info() | hosted.queue.info() for hosted in self.tables if not hosted.hidden
+            },
         }
 
 

@@ -29,11 +29,12 @@ from gear.server import runtime
 from gear.server.clients import Client, Clients
 from gear.server.config import Ready, ShardOptions
 from gear.server.service import Service
+from gear.server.tables import Place
 from gear.server.warm import warm
 from gear.transport import messages as m
 from gear.transport import wire
 from gear.transport.channel import Buffer, readable, receive_parts
-from gear.transport.door import DOOR, NONCE_BYTES, locked_file
+from gear.transport.door import CLIENTS, DOOR, NONCE_BYTES, locked_file
 
 logger = logging.getLogger(__name__)
 
@@ -51,13 +52,15 @@ class Shard:
     def __init__(self, options: ShardOptions) -> None:
         self._options = options
         self._directory = Path(options.directory)
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+        (self._directory / CLIENTS).mkdir(mode=0o700)
         nonce = secrets.token_bytes(NONCE_BYTES)
         self._door = locked_file(self._directory / DOOR, nonce)
         self._identity = secrets.token_bytes(16)
         self._context = zmq.Context()
         self._router: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         self._monitor = self._configure(self._router)
-        path = str(self._directory / f"shard-{options.index}")
+        path = str(self._directory / runtime.SOCKET)
         self._router.bind(f"ipc://{path}")
         os.chmod(path, 0o600)
         self.ready = Ready(self._router.bind_to_random_port(f"tcp://{options.host}"), path)
@@ -67,8 +70,12 @@ class Shard:
         for descriptor in (int(self._router.fd), self._monitor_descriptor, self._wake_reader):
             self._poll.register(descriptor, select.POLLIN)
         self._clients = Clients(self._directory, nonce, m.FORGET * options.client_timeout)
-        self._service = Service(self._directory, options.memory, self._clients, self._send, self.wake, self._about)
+        place = Place(self._directory, options.index, options.shards, options.memory)
+        self._service = Service(
+            place, self._clients, self._send, self.wake, self._about, options.token, options.client_timeout
+        )
         self._live: set[int] = set()
+        self._heard: set[int] = set()
         self._stopping = False
         self._started = time.time()
         self._received = self._refused = self._dropped = 0
@@ -109,6 +116,7 @@ class Shard:
         self._hear_connections()  # a socket's descriptor signals only what comes after somebody found nothing
         more = True
         while not self._stopping:
+            self._listen_to_shards()
             now = time.monotonic()
             came = {descriptor for descriptor, _ in self._poll.poll(0 if more else self._patience(now))}
             if self._wake_reader in came:
@@ -124,6 +132,16 @@ class Shard:
                 self._service.fence(client)
             # What was sent since may have taken the signal of a message that has come meanwhile.
             more = more or readable(self._router)
+
+    def _listen_to_shards(self) -> None:
+        """Have answers of other shards end the poll."""
+        wanted = self._service.lending.descriptors()
+        if wanted != self._heard:
+            for descriptor in self._heard - wanted:
+                self._poll.unregister(descriptor)
+            for descriptor in wanted - self._heard:
+                self._poll.register(descriptor, select.POLLIN)
+            self._heard = wanted
 
     def _patience(self, now: float) -> int | None:
         """Milliseconds until something is due."""
@@ -250,6 +268,7 @@ class Shard:
             "version": getattr(gear, "__version__", ""),
             "protocol": m.PROTOCOL,
             "devices": "cpu",
+            "shard": self._options.index,
             "memory_limit": self._options.memory,
             "uptime": time.time() - self._started,
             "messages": {"received": self._received, "refused": self._refused, "dropped": self._dropped},
@@ -261,6 +280,7 @@ class Shard:
         self._router.disable_monitor()
         self._monitor.close(0)
         self._router.close(0)
+        self._service.lending.close()
         self._context.term()
         signal.set_wakeup_fd(-1)
         self._clients.close()

@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
+import sys
 import time
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gear.kernels import host
-from gear.kernels.compile import compile_lock
+from gear.kernels.compile import compile_lock, is_cached
 from gear.schema import Column, Groups, Prioritized, Step, Steps, Table, Whole
-from gear.storage import listing
+from gear.storage import draw, listing
 from gear.storage.fields import BEGIN, END
 from gear.storage.layout import COMMIT_ENTRY
 from gear.storage.queue import RequestQueue
 from gear.storage.table import StoredTable
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TABLE = Table(
+    "warm",
+    (Column("x"),),
+    Steps(8),
+    item=Step(0),
+    sampler=Prioritized(),
+    remover=Prioritized(),
+    max_times_sampled=1000,
+    block_steps=1,
+)
+
 
 def warm() -> None:
     """Run every operation once on a tiny table of private memory; kernels do not differ from table to table."""
-    with compile_lock():
-        host.load()
-        table = Table(
-            "warm",
-            (Column("x"),),
-            Steps(8),
-            item=Step(0),
-            sampler=Prioritized(),
-            remover=Prioritized(),
-            max_times_sampled=1000,
-            block_steps=1,
-        )
-        stored = StoredTable(table)
+    with compile_lock(), _second_compiler():
+        stored = StoredTable(TABLE)
         queue = RequestQueue(stored)
         client = stored.attach(bytes(16))
         results: list[object] = []
@@ -40,18 +48,21 @@ def warm() -> None:
             entry = np.zeros(1, COMMIT_ENTRY)
             entry[0] = (len(results) + 1, slot, 1, 1, flags, 1, 0)
             queue.commit(client, entry, np.array([block], np.int32), given.copy(), results.append)
+        queue.allocate(client, 1, 1, time.monotonic() + 60, results.append)
+        spare = stored.lease(client, 1, 0)
+        stored.give_back(client, spare.blocks, spare.slots)
+    with compile_lock():
+        host.run_all()
         deadline = time.monotonic() + 60
         queue.select(client, 1, 1, 60.0, deadline, results.append)
         queue.select(client, 1, 1, 0.0, deadline, results.append)
-        selection = results[2]
+        selection = results[3]
         stored.update(selection.ids, given)  # type: ignore[attr-defined]
         stored.pins.release(client, selection.pin, True)  # type: ignore[attr-defined]
         stored.pins.expire(time.time() + 1)
-        queue.allocate(client, 1, 1, deadline, results.append)
         bool(stored.drawable)
+        stored.mass()
         listing.scan(stored, b"", 1)
-        spare = stored.lease(client, 1, 0)
-        stored.give_back(client, spare.blocks, spare.slots)
         stored.reclaim()
         stored.fence(client)
         stored.reset()
@@ -77,3 +88,31 @@ def _served() -> list[object]:
     stored.resume(client)
     stored.acknowledge(client, 0, results[-1].ids)  # type: ignore[attr-defined]
     return results
+
+
+@contextlib.contextmanager
+def _second_compiler() -> Iterator[None]:
+    """At a first start, another process compiles what draws and gathers while this one compiles what commits."""
+    if is_cached(draw.select) or (os.cpu_count() or 1) < 2:
+        yield
+        return
+    process = subprocess.Popen([sys.executable, "-m", __name__], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        yield
+        process.wait()  # if it failed, this process compiles the rest and says what is wrong
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _warm_draws() -> None:
+    """What needs no commit; without the lock, which the process that waits for this one holds."""
+    host.run_all()
+    stored = StoredTable(TABLE)
+    stored.select(stored.attach(bytes(16)), 1, 1, 60.0)
+    stored.update(np.zeros(1, np.int64), np.ones(1))
+    listing.scan(stored, b"", 1)
+
+
+if __name__ == "__main__":
+    _warm_draws()

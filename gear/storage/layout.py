@@ -105,6 +105,8 @@ class Layout:
         The table's and the shard's number, 0..255; part of every id.
     reserve : float
         Share of blocks kept on top of the capacity for leases, quarantine and pinned evicted blocks.
+    spread : bool
+        Whether the table is a part of one whose limiter counts the items of several shards, see `gear.parts`.
 
     Raises
     ------
@@ -112,8 +114,10 @@ class Layout:
         If the table has more rows than an id can address.
     """
 
-    def __init__(self, table: Table, index: int = 0, shard: int = 0, reserve: float = 0.125) -> None:
-        self.table, self.index, self.shard = table, index, shard
+    def __init__(
+        self, table: Table, index: int = 0, shard: int = 0, reserve: float = 0.125, spread: bool = False
+    ) -> None:
+        self.table, self.index, self.shard, self.spread = table, index, shard, spread
         steps = self.block_steps = table.block_steps
         self.interleaved = isinstance(table.item, Step)
         self._place_columns()
@@ -275,6 +279,7 @@ class Layout:
             "over": int(self.by_trajectory),
             "distinct": int(table.distinct),
             "most": limiter.size if isinstance(limiter, (Queue, Stack)) else 0,
+            "spread": int(self.spread),
             "items": self.items,
             "consumers": table.lines,
             "leaving": int(table.lines > 0 and table.leaves),

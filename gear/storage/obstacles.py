@@ -1,4 +1,4 @@
-"""What a request waits for, in words, for the errors of timeouts."""
+"""What a request waits for, in words: for the error at its deadline."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from gear.schema import Groups, Queue, Stack, Table
 from gear.storage import fields as f
 
 if TYPE_CHECKING:
+    from gear.storage.ledger import Ledger
     from gear.storage.table import StoredTable
 
 
-def sample_obstacle(stored: StoredTable, size: int, consumer: int) -> str:
+def of_sample(stored: StoredTable, size: int, consumer: int = -1) -> str:
     """What a sample of `size` items waits for."""
     counters, table = stored.counters, stored.table
     items = int(counters[f.ITEM_COUNT])
@@ -19,7 +20,7 @@ def sample_obstacle(stored: StoredTable, size: int, consumer: int) -> str:
     if items < least and not table.group_size:
         return f"table {table.name!r} holds {items} items and its limiter wants at least {least}; insert more"
     if consumer >= 0:
-        return _line_obstacle(stored, size, consumer)
+        return _of_line(stored, size, consumer)
     if not stored.drawable:
         return f"table {table.name!r} holds {items} items, none of which can be drawn (zero priority or used up)"
     if table.distinct and counters[f.LIVE_ITEMS] < size:
@@ -30,7 +31,7 @@ def sample_obstacle(stored: StoredTable, size: int, consumer: int) -> str:
     return f"the limiter {table.limiter} of table {table.name!r} waits for inserts ({_balance(stored)})"
 
 
-def _line_obstacle(stored: StoredTable, size: int, consumer: int) -> str:
+def _of_line(stored: StoredTable, size: int, consumer: int) -> str:
     """Why a consumer's line is too short."""
     table, claims = stored.table, stored.claims
     assert claims is not None
@@ -41,11 +42,11 @@ def _line_obstacle(stored: StoredTable, size: int, consumer: int) -> str:
     if table.consumers:
         told += f"; {line['claimed']} items are claimed and not acknowledged, {line['acknowledged']} acknowledged"
     if stored.groups is not None:
-        told += _group_obstacle(stored.groups.info(), table)
+        told += _of_groups(stored.groups.info(), table)
     return f"{told}; insert more{', acknowledge' if line['claimed'] and table.consumers else ''} or ask for fewer"
 
 
-def _group_obstacle(groups: dict[str, Any], table: Table) -> str:
+def _of_groups(groups: dict[str, Any], table: Table) -> str:
     """What became of the groups that do not wait to be served."""
     assert isinstance(table.sampler, Groups)
     told = f"; {groups['gathering_groups']} groups are incomplete"
@@ -58,18 +59,26 @@ def _group_obstacle(groups: dict[str, Any], table: Table) -> str:
     return told
 
 
-def insert_obstacle(stored: StoredTable, hungry: bool) -> str:
-    """What an insert waits for; `hungry`: its rows wait for a place in memory."""
-    if hungry and stored.admits:
-        return memory_obstacle(stored)
+def of_credit(stored: StoredTable, ledger: Ledger) -> str:
+    """What a sample of a table that lies on several shards waits for at its home."""
+    table, items = stored.table, ledger.items
+    if items < stored.params[f.P_MIN_SIZE]:
+        least = stored.params[f.P_MIN_SIZE]
+        return f"table {table.name!r} holds {items} items on all its shards and its limiter wants at least {least}"
+    return f"the limiter {table.limiter} of table {table.name!r} waits for inserts ({ledger.balance})"
+
+
+def of_insert(stored: StoredTable, ledger: Ledger | None) -> str:
+    """What an insert waits for that the limiter holds back."""
     table = stored.table
     what = "samples, or for room that they make" if isinstance(table.limiter, (Queue, Stack)) else "samples"
     if table.consumers:
         what = f"acknowledgements of {', '.join(table.consumers)}"
-    return f"the limiter {table.limiter} of table {table.name!r} waits for {what} ({_balance(stored)})"
+    balance = _balance(stored) if ledger is None else ledger.balance
+    return f"the limiter {table.limiter} of table {table.name!r} waits for {what} ({balance})"
 
 
-def memory_obstacle(stored: StoredTable) -> str:
+def of_memory(stored: StoredTable) -> str:
     """Who keeps blocks from being reused."""
     info = stored.info()
     names = ", ".join(stored.client_name(client) for client in stored.pins.blocking()) or "writers with leased blocks"
@@ -81,8 +90,8 @@ def memory_obstacle(stored: StoredTable) -> str:
 
 def _balance(stored: StoredTable) -> str:
     counters = stored.counters
-    inserted = int(counters[f.INSERTED_ITEMS])
     if stored.table.lines:
-        return f"{inserted} items inserted, {int(counters[f.DELETED_ITEMS])} of them have left"
+        left = int(counters[f.DELETED_ITEMS])
+        return f"{int(counters[f.INSERTED_ITEMS])} items inserted, {left} of them have left"
     sampled = int(counters[f.SAMPLED_ITEMS] + counters[f.RESERVED_ITEMS])
-    return f"{inserted} items inserted, {sampled} sampled or promised"
+    return f"{int(counters[f.INSERTED_ITEMS])} items inserted, {sampled} sampled or promised"

@@ -8,15 +8,18 @@ its result or a GearError, possibly before the call returns. Not thread-safe: th
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from gear.batch import Selection
 from gear.errors import DeadlineExceeded, GearError, ProtocolError
 from gear.storage import fields as f
+from gear.storage import obstacles
 from gear.storage.blocked import Blocked
-from gear.storage.obstacles import insert_obstacle, memory_obstacle
+from gear.storage.credit import Credits
 from gear.storage.readers import Done, Readers, Select
 
 if TYPE_CHECKING:
@@ -71,11 +74,14 @@ class RequestQueue:
         self._commits: dict[int, deque[_Commit]] = {}
         self.readers = Readers(stored)
         self._allocates: deque[_Allocate] = deque()
-        self._writers = Blocked()
+        self._readers, self._writers = Blocked(), Blocked()
         self._hungry: set[int] = set()
         self.copying: set[int] = set()
         """Clients whose rows are being copied to their place: `advance` goes on with them."""
         self._growing: dict[int, Growing] = {}
+        self.credits = Credits(stored)
+        self.elsewhere: Callable[[], str] = str
+        """What inserts wait for on another shard, in words; nothing where the table's limiter is this shard's."""
 
     def commit(
         self,
@@ -167,11 +173,38 @@ class RequestQueue:
         self.readers.select(Select(client, size, parties, ttl, deadline, done, consumer), self._hurry)
         if self._commits:  # reserved credit counts as sampled: a waiting insert may now pass
             self.advance()
+        else:
+            self._tally()
 
     @property
     def _hurry(self) -> bool:
         """Whether somebody waits for room."""
         return bool(self._commits or self._allocates)
+
+    def select_now(self, client: int, size: int, parties: int, ttl: float) -> Selection:
+        """Draw up to `size` items of a part of a table, none where there are none."""
+        result = self.stored.select(client, size, parties, ttl, 0, True) if size else 0
+        if isinstance(result, int):
+            self.stored.unreserve(result)
+            return Selection.empty(self.stored.table.name, parties)
+        if self._commits:
+            self.advance()
+        return result
+
+    def credit(self, client: int, amount: int, parties: int, ttl: float, deadline: float, done: Done) -> None:
+        """Credit for a batch from several shards, see `Credits.request`."""
+        self.credits.request(client, amount, parties, ttl, deadline, done)
+        self.advance()
+
+    def await_items(self, client: int, above: int, done: Done) -> None:
+        """Call `done` when anything can be drawn, and more than `above` items."""
+        self.credits.await_items(client, above, done)
+        self.credits.serve()
+
+    @property
+    def wanted(self) -> int:
+        """Entries that wait for the limiter or for room."""
+        return sum(request.left for waiting in self._commits.values() for request in waiting)
 
     def allocate(self, client: int, blocks: int, slots: int, deadline: float, done: Done) -> None:
         """Lease exactly that many blocks and slots for a commit; `done` gets a Grant."""
@@ -216,20 +249,24 @@ class RequestQueue:
 
     def advance(self) -> None:
         """Serve every parked request that can be served now, until nothing moves."""
-        while self._serve_allocates() | self._serve_commits() | self.readers.serve(self._hurry):
+        while self._serve_allocates() | self._serve_commits() | self.readers.serve(self._hurry) | self.credits.serve():
             pass
         self._tally()
 
     def _tally(self) -> None:
-        """Take note of how many writers wait: allocations and clients with commits."""
-        writers = len(self._commits) + len(self._allocates)
+        """Take note of how many wait: selects, and writers' allocations and clients with commits."""
+        readers, writers = len(self.readers) + len(self.credits), len(self._commits) + len(self._allocates)
+        if readers != self._readers.count:
+            self._readers.become(readers)
         if writers != self._writers.count:
             self._writers.become(writers)
 
     def info(self) -> dict[str, Any]:
         """How many readers and writers wait, and how many seconds all of them together have waited. Plain data."""
-        return self.readers.info() | {
+        return {
+            "waiting_readers": self._readers.count,
             "waiting_writers": self._writers.count,
+            "blocked_reader_seconds": self._readers.seconds,
             "blocked_writer_seconds": self._writers.seconds,
         }
 
@@ -293,6 +330,7 @@ class RequestQueue:
 
     def forget(self, client: int) -> None:
         """Drop everything parked of a client that is gone."""
+        self.credits.forget(client)
         self._commits.pop(client, None)
         self._growing.pop(client, None)
         self._hungry.discard(client)
@@ -311,17 +349,17 @@ class RequestQueue:
         if expired:
             self._allocates = deque(r for r in self._allocates if r.deadline > now)
             for waiting in expired:
-                reason = self.insert_obstacle() if waiting.client in self._commits else memory_obstacle(self.stored)
+                reason = self.insert_obstacle() if waiting.client in self._commits else self.memory_obstacle()
                 waiting.done(
                     DeadlineExceeded(f"insert of {waiting.blocks} blocks timed out: {reason}; nothing was inserted")
                 )
-        if late or expired:
+        if self.credits.expire(now) or late or expired:
             self.advance()
 
     def next_deadline(self) -> float | None:
         """Earliest deadline of a parked request, by `time.monotonic()`."""
         due = [request.deadline for request in self._allocates]
-        due += [d for d in (self.readers.next_deadline, self.next_event) if d is not None]
+        due += [d for d in (self.readers.next_deadline, self.credits.next_deadline(), self.next_event) if d is not None]
         return min(due, default=None)
 
     @property
@@ -329,6 +367,16 @@ class RequestQueue:
         """`time.monotonic()` at which `expire` changes the table itself: a group is late."""
         return None if self.stored.groups is None else self.stored.groups.next_deadline
 
+    def sample_obstacle(self, size: int, consumer: int = -1) -> str:
+        """What a sample of `size` items waits for, in words."""
+        return obstacles.of_sample(self.stored, size, consumer)
+
     def insert_obstacle(self) -> str:
         """What an insert waits for, in words."""
-        return insert_obstacle(self.stored, bool(self._hungry))
+        if self._hungry and self.stored.admits:
+            return self.memory_obstacle()
+        return self.elsewhere() or obstacles.of_insert(self.stored, self.credits.ledger)
+
+    def memory_obstacle(self) -> str:
+        """Who keeps blocks from being reused, in words."""
+        return obstacles.of_memory(self.stored)

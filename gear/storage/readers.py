@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gear.errors import DeadlineExceeded, GearError
-from gear.storage.blocked import Blocked
+from gear.storage import obstacles
 from gear.storage.deadlines import Deadlines
-from gear.storage.obstacles import sample_obstacle
 
 if TYPE_CHECKING:
     from gear.batch import Selection
@@ -46,7 +45,6 @@ class Readers:
         self._stored = stored
         self._lines: dict[int, deque[Select]] = {}
         self._deadlines: Deadlines[Select] = Deadlines(lambda request: request.over)
-        self._blocked = Blocked()
 
     def __iter__(self) -> Iterator[Select]:
         return (request for line in self._lines.values() for request in line)
@@ -66,7 +64,6 @@ class Readers:
         self._deadlines.add(request.deadline, request)
         if self._away(line[0]):  # it is passed over, perhaps by this one
             self.serve(hurry)
-        self._tally()
         return request.over
 
     def _away(self, request: Select) -> bool:
@@ -116,8 +113,6 @@ class Readers:
                 moved = True
             if not line and self._lines.get(key) is line:
                 del self._lines[key]
-        if moved:
-            self._tally()
         return moved
 
     def drop(self, unwanted: Callable[[Select], bool]) -> None:
@@ -131,7 +126,6 @@ class Readers:
                 line = self._lines[key] = deque(request for request in line if not request.over)
             if not line:
                 del self._lines[key]
-        self._tally()
 
     def expire(self, now: float) -> bool:
         """End requests whose deadline passed, saying what they waited for; whether there were any."""
@@ -140,7 +134,7 @@ class Readers:
             chosen = set(map(id, late))
             self.drop(lambda request: id(request) in chosen)
         for request in late:
-            obstacle = sample_obstacle(self._stored, request.size, request.consumer)
+            obstacle = obstacles.of_sample(self._stored, request.size, request.consumer)
             request.done(DeadlineExceeded(f"sample of {request.size} timed out: {obstacle}"))
         return bool(late)
 
@@ -148,12 +142,3 @@ class Readers:
     def next_deadline(self) -> float | None:
         """Earliest deadline, by `time.monotonic()`."""
         return self._deadlines.next
-
-    def _tally(self) -> None:
-        n = len(self)
-        if n != self._blocked.count:
-            self._blocked.become(n)
-
-    def info(self) -> dict[str, Any]:
-        """How many wait, and how many seconds all of them together have waited. Plain data."""
-        return {"waiting_readers": self._blocked.count, "blocked_reader_seconds": self._blocked.seconds}

@@ -43,7 +43,8 @@ class Attendant:
         rounds = 0
         while not self._stopped:
             self.dozing = rounds <= 0
-            self._bell.wait(IDLE if rounds <= 0 else PROMPT)
+            if self._bell.wait(IDLE if rounds <= 0 else PROMPT):
+                rounds = _LINGER  # whoever rang may have sent it by now, and will soon have more
             self._bell.clear()
             self.dozing = False
             if self._stopped or (attended := session()) is None:

@@ -87,7 +87,18 @@ class Goodbye(Message, tag=4):
 
 
 class CreateTable(Message, tag=5):
-    """Create a table, or find an equal one."""
+    """Create a shard's part of a table, or find an equal one.
+
+    A hidden part is there and nobody finds it, until one that is not hidden is asked for: a table that some shard
+    refuses is never seen on another.
+    """
+
+    table: Annotated[bytes, Meta(max_length=1 << 20)]
+    hidden: bool = False
+
+
+class DropHidden(Message, tag=43):
+    """Another shard has refused its part: drop this one, unless it was shown meanwhile."""
 
     table: Annotated[bytes, Meta(max_length=1 << 20)]
 
@@ -151,6 +162,45 @@ class Select(Message, tag=12):
     """How they look, if their rows are to come with the answer: for no more than one piece of them."""
     consumer: Name = ""
     """Who claims them, where the table has consumers."""
+
+
+class Draw(Message, tag=47):
+    """Draw and pin items of a part of a table now, as many as there are; of none, say what the part weighs."""
+
+    table: Index
+    size: Annotated[int, Meta(ge=0, le=MAX_ITEMS)]
+    parties: Annotated[int, Meta(ge=1, le=65535)]
+    ttl: Seconds
+    shape: Shape | None = None
+
+
+class Credit(Message, tag=44):
+    """Of the home of a table's limiter: credit for a batch drawn from several shards, in a pin without items."""
+
+    table: Index
+    amount: Annotated[int, Meta(ge=1, le=MAX_ITEMS)]
+    parties: Annotated[int, Meta(ge=1, le=65535)]
+    ttl: Seconds
+    timeout: Seconds | None
+
+
+class Account(Message, tag=46):
+    """From a shard to the home of a table's limiter: its items so far, inserts lent and not used, inserts that wait."""
+
+    table: Name
+    shard: Index
+    serial: Number
+    inserted: Number
+    deleted: Number
+    credit: Count
+    want: Count
+
+
+class Await(Message, tag=45):
+    """Answered, with an empty selection, when anything of this part can be drawn, and more than `above` items."""
+
+    table: Index
+    above: Number = 0
 
 
 class Hold(Message, tag=13):
@@ -283,7 +333,8 @@ class Discard(Message, tag=65):
 Request = (
     Discover | Hello | Attach | Goodbye | CreateTable | OpenTable | Lease | Allocate | GiveBack | Commit
     | Withdraw | Select | Hold | Update | Reset | Info | Releases | Explain | Describe | Measure | Scan | Insert
-    | Collect | Acknowledge | Publish | Store | Seal | Fetch | Read | Discard
+    | Collect | DropHidden | Draw | Credit | Await | Account | Acknowledge | Publish | Store | Seal | Fetch | Read
+    | Discard
 )  # fmt: skip
 
 
@@ -311,11 +362,12 @@ class Shard(Message, tag=99):
 
 
 class Discovered(Message, tag=101):
-    """Where the shards are, and after how many silent seconds a client is lost."""
+    """Where the living shards are, after how many silent seconds a client is lost, and how many shards there were."""
 
     name: Text
     heartbeat: Seconds
     shards: Annotated[list[Shard], Meta(min_length=1, max_length=256)]
+    count: Annotated[int, Meta(ge=1, le=256)] = 1
 
 
 class Welcome(Message, tag=102):
@@ -331,7 +383,7 @@ class Done(Message, tag=103):
 
 
 class Opened(Message, tag=104):
-    """A table, and where its segment lies."""
+    """A table as declared, and where the segment of the shard's part of it lies. `client`: the asker's number."""
 
     table: Annotated[bytes, Meta(max_length=1 << 20)]
     index: Index
@@ -339,6 +391,9 @@ class Opened(Message, tag=104):
     segment: Text
     nbytes: Number
     committed: Number
+    part: Index = 0
+    parts: Annotated[int, Meta(ge=1, le=256)] = 1
+    client: Count = 0
 
 
 class Granted(Message, tag=105):
@@ -373,6 +428,9 @@ class Selected(Message, tag=108):
     parties: Count
     smallest: float
     deadline: float
+    mass: float = 0.0
+    """Of a part of a table, after the draw: what all its items weigh, and how many can be drawn."""
+    items: Number = 0
 
 
 class Updated(Message, tag=109):
@@ -459,9 +517,21 @@ class Revoke(Message, tag=112):
     pins: list[Number]
 
 
+class Lend(Message, tag=144):
+    """So many more items may be inserted. Also pushed, and then counts only if no later account was given.
+
+    `back`: what is not used is to be given back, with the next account.
+    """
+
+    table: Name
+    serial: Number
+    amount: Count
+    back: bool = False
+
+
 Reply = (
     Failed | Discovered | Welcome | Done | Opened | Granted | Committed | Withdrawn | Selected | Updated
-    | Informed | Recall | Revoke | Explained | Described | Scanned | Gathered | Acknowledged
+    | Informed | Recall | Revoke | Explained | Described | Scanned | Gathered | Lend | Acknowledged
     | Staged | Published | Fetched
 )  # fmt: skip
 

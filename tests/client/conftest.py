@@ -11,11 +11,11 @@ import pytest
 
 import gear
 from tests.conftest import Server
-from tests.transport.conftest import proxy, server
+from tests.transport.conftest import name, proxy, server, shards
 
 from .served import PATHS, Desk
 
-__all__ = ["columns", "desk", "embed", "proxy", "rows", "served_desk", "server"]
+__all__ = ["columns", "desk", "embed", "name", "proxy", "rows", "served_desk", "server", "shards"]
 
 
 def columns() -> list[gear.Column]:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gear.kernels
@@ -56,6 +57,37 @@ def test_a_second_process_compiles_nothing():
         assert (figures["misses"], figures["hits"]) == (0, 1), name
         assert len(figures["arrays"]) == 1, name
         assert all(array == ["C", True, True] for array in figures["arrays"][0]), name
+
+
+@compiling.helper
+def _sum(a, b):
+    return a + b
+
+
+@compiling.kernel
+def _sums(shorts, flag):
+    return _sum(shorts[0], 1) + _sum(np.int64(shorts[0]), shorts[1]) + _sum(0, 2), _sum(1.5, flag), _sum(2.5, True)
+
+
+def test_constants_and_narrow_integers_make_no_variant_of_their_own():
+    assert _sums(np.array([3, 4], np.int32), False) == (13, 1.5, 3.5)
+    assert [[str(kind) for kind in signature] for signature in _sum.signatures] == [
+        ["int64", "int64"],
+        ["float64", "bool"],
+    ]
+
+
+def test_a_kernel_is_known_to_be_cached_until_its_sources_change(monkeypatch):
+    @compiling.kernel
+    def fresh(x):
+        return x
+
+    assert not compiling.is_cached(fresh)
+    _sums(np.array([3, 4], np.int32), False)
+    assert compiling.is_cached(_sums)
+    assert not compiling.is_cached(_sum)
+    monkeypatch.setattr(_sums._cache._cache_file, "_source_stamp", "changed")
+    assert not compiling.is_cached(_sums)
 
 
 @pytest.fixture

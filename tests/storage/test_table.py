@@ -29,7 +29,6 @@ from gear.schema import (
     Window,
 )
 from gear.storage.fields import BEGIN, END, EVICTED_EARLY, HAS_FINAL, ID_SHARD_SHIFT, STATE
-from gear.storage.obstacles import memory_obstacle
 from gear.storage.queue import CommitDone
 
 from .actors import Actor, Growing, make, read
@@ -657,7 +656,7 @@ def test_revoking_pins_when_blocks_run_out():
     assert actor.queue.starved
     told = stored.reclaim()
     assert told
-    assert "client 72727272" in memory_obstacle(stored)
+    assert "client 72727272" in actor.queue.memory_obstacle()
     for client, pin in told:
         assert client == reader.client
         stored.pins.release(client, pin, False)
