@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gear.errors import DeadlineExceeded, GearError
+from gear.storage import fields as f
 from gear.storage import obstacles
 from gear.storage.deadlines import Deadlines
 
@@ -42,7 +43,7 @@ class Readers:
     """The parked selects of one table."""
 
     def __init__(self, stored: StoredTable) -> None:
-        self._stored = stored
+        self._stored, self._least = stored, 0 if stored.layout.spread else int(stored.params[f.P_MIN_SIZE])
         self._lines: dict[int, deque[Select]] = {}
         self._deadlines: Deadlines[Select] = Deadlines(lambda request: request.over)
 
@@ -75,6 +76,8 @@ class Readers:
         stored = self._stored
         result: Selection | int | None
         if request.consumer < 0:
+            if stored.counters[f.ITEM_COUNT] < self._least:  # what an insert beside a waiting reader costs most often
+                return False
             result = stored.select(request.client, request.size, request.parties, request.ttl, request.credit, hurry)
             if isinstance(result, int):
                 request.credit = result

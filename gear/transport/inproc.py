@@ -59,6 +59,7 @@ class _Local:
         self.errors: dict[int, GearError] = {}
         self.revoked: dict[int, None] = {}
         self.sleeping: set[threading.Condition] = set()
+        self.served = stored.table.lines > 0  # items are claimed, in turn
         self.alarm = _NEVER  # when the first of them wakes by itself
 
 
@@ -278,10 +279,12 @@ class InprocSession(Mapped, InprocWeights):
 
     def sample(self, table: OpenTable, size: int, plan: Plan, out: npt.NDArray[np.uint8]) -> Selection | None:
         """Select, gather and deliver under the lock, while the batch is small and nobody waits before."""
-        if plan.nbytes > AT_ONCE or table.table.lines:
+        if plan.nbytes > AT_ONCE:
             return None
         with self._lock:
             local = self._local(table)
+            if local.served:
+                return None
             if local.stored.pins.next_expiry != _NEVER:
                 self._expire(local)
             if not local.queue.idle:
