@@ -44,6 +44,7 @@ from gear.rules import (
     whole_number,
 )
 from gear.rules import Sampler as _Sampler
+from gear.served import check_consumers, check_line, check_served_once
 
 __all__ = [
     "DTYPES", "MAX_ALPHA", "MAX_COLUMNS", "Bytes", "Capacity", "Column", "Epochs", "Fifo", "Filter", "Groups", "Item",
@@ -55,7 +56,6 @@ __all__ = [
 Sampler = _Sampler | Groups
 
 MAX_COLUMNS = 256
-MAX_CONSUMERS = 8
 MAX_SHARDS = 256
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
 _KINDS: dict[str, tuple[type[Spec], ...]] = {
@@ -137,7 +137,7 @@ class Table(Spec, frozen=True):
         )
         owner = f"Table {self.name!r}"
         self._check_columns(owner)
-        self._check_consumers(owner)
+        check_consumers(self, owner)
         self._fill_order(owner)
         for field, kinds in _KINDS.items():
             value = getattr(self, field)
@@ -163,9 +163,9 @@ class Table(Spec, frozen=True):
         if not self.shards and isinstance(self.sampler, (Fifo, Lifo, MaxHeap, MinHeap)):
             force_setattr(self, "shards", 1)
         if isinstance(self.limiter, (Queue, Stack)):
-            self._check_line(owner, self.limiter)
+            check_line(self, owner, self.limiter)
         if self.lines:
-            self._check_served_once(owner)
+            check_served_once(self, owner)
 
     def _fill_order(self, owner: str) -> None:
         """Sampler and remover that were left out; a queue or a stack refuses any but its own."""
@@ -179,66 +179,6 @@ class Table(Spec, frozen=True):
                 line is None or value == line.order or (isinstance(value, Groups) and isinstance(line, Queue)),
                 f"{owner}: limiter {line!r} needs {field}={line and line.order!r}, got {value!r}; leave {field} out, "
                 "or use another limiter",
-            )
-
-    def _check_line(self, owner: str, line: Queue | Stack) -> None:
-        """A queue or stack delivers each item once and has room for all of them."""
-        require(
-            self.max_times_sampled in (0, 1),
-            f"{owner}: limiter {line!r} needs max_times_sampled=1, got {self.max_times_sampled}; leave it out, "
-            "or use another limiter",
-        )
-        force_setattr(self, "max_times_sampled", 0 if self.lines else 1)
-        capacity = self.capacity
-        bounded = isinstance(capacity, Steps) or (isinstance(capacity, Trajectories) and isinstance(self.item, Whole))
-        require(
-            not bounded or line.size <= capacity.n,
-            f"{owner}: capacity {capacity!r} never holds the {line.size} items of limiter {line!r}: items would "
-            "be evicted before they are delivered; raise the capacity or lower the size",
-        )
-
-    def _check_consumers(self, owner: str) -> None:
-        names = self.consumers
-        require(
-            isinstance(names, (tuple, list)) and all(isinstance(n, str) and _NAME.fullmatch(n) for n in names),
-            f"{owner}: consumers must be a sequence of names of letters, digits or '_.-', got {names!r}",
-        )
-        force_setattr(self, "consumers", tuple(names))
-        require(
-            len(names) <= MAX_CONSUMERS and len(set(names)) == len(names),
-            f"{owner}: consumers must be at most {MAX_CONSUMERS} different names, got {names!r}",
-        )
-
-    def _check_served_once(self, owner: str) -> None:
-        """What consumers and groups need of the rest."""
-        why = f"consumers {', '.join(self.consumers)}" if self.consumers else f"sampler {self.sampler!r}"
-        require(
-            isinstance(self.sampler, (Fifo, Groups)) and isinstance(self.limiter, (MinSize, Queue)),
-            f"{owner}: {why}: expected sampler Fifo or Groups and limiter MinSize or Queue, got {self.sampler!r} and "
-            f"{self.limiter!r}",
-        )
-        require(
-            not self.max_times_sampled,
-            f"{owner}: {why}: every item is served once (to each consumer); leave max_times_sampled out",
-        )
-        require(
-            self.shards in (0, 1),
-            f"{owner}: {why}: they are served by one shard, got shards={self.shards}; leave it out",
-        )
-        force_setattr(self, "shards", 1)
-        if not isinstance(self.sampler, Groups):
-            return
-        groups = self.sampler
-        require(isinstance(self.item, Whole), f"{owner}: {groups!r} needs item=Whole(), got {self.item!r}")
-        require(
-            not isinstance(self.limiter, Queue) or groups.deadline != float("inf"),
-            f"{owner}: a Queue that is full of incomplete groups lets nobody complete them; give Groups a deadline",
-        )
-        if groups.filter is not None:
-            column = self.column(groups.filter.column)
-            require(
-                column.per == "trajectory" and column.shape == (),
-                f"{owner}: {groups.filter!r} needs a column with one number per trajectory, got {column!r}",
             )
 
     def _check_columns(self, owner: str) -> None:

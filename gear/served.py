@@ -1,0 +1,85 @@
+"""What tables have to be whose items are served once: queues and stacks, consumers, groups.
+
+Parts of a `Table`'s own validation, called while it is constructed. Nothing here knows memory, sockets or kernels.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from msgspec.structs import force_setattr
+
+from gear.grouping import Groups
+from gear.limiters import MinSize, Queue, Stack
+from gear.rules import Fifo, Steps, Trajectories, Whole, require
+
+if TYPE_CHECKING:
+    from gear.schema import Table
+
+MAX_CONSUMERS = 8
+_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
+
+
+def check_line(table: Table, owner: str, line: Queue | Stack) -> None:
+    """A queue or stack delivers each item once and has room for all of them."""
+    require(
+        table.max_times_sampled in (0, 1),
+        f"{owner}: limiter {line!r} needs max_times_sampled=1, got {table.max_times_sampled}; leave it out, "
+        "or use another limiter",
+    )
+    force_setattr(table, "max_times_sampled", 0 if table.lines else 1)
+    capacity = table.capacity
+    bounded = isinstance(capacity, Steps) or (isinstance(capacity, Trajectories) and isinstance(table.item, Whole))
+    require(
+        not bounded or line.size <= capacity.n,
+        f"{owner}: capacity {capacity!r} never holds the {line.size} items of limiter {line!r}: items would "
+        "be evicted before they are delivered; raise the capacity or lower the size",
+    )
+
+
+def check_consumers(table: Table, owner: str) -> None:
+    """A few different names; becomes a tuple."""
+    names = table.consumers
+    require(
+        isinstance(names, (tuple, list)) and all(isinstance(n, str) and _NAME.fullmatch(n) for n in names),
+        f"{owner}: consumers must be a sequence of names of letters, digits or '_.-', got {names!r}",
+    )
+    force_setattr(table, "consumers", tuple(names))
+    require(
+        len(names) <= MAX_CONSUMERS and len(set(names)) == len(names),
+        f"{owner}: consumers must be at most {MAX_CONSUMERS} different names, got {names!r}",
+    )
+
+
+def check_served_once(table: Table, owner: str) -> None:
+    """What consumers and groups need of the rest."""
+    why = f"consumers {', '.join(table.consumers)}" if table.consumers else f"sampler {table.sampler!r}"
+    require(
+        isinstance(table.sampler, (Fifo, Groups)) and isinstance(table.limiter, (MinSize, Queue)),
+        f"{owner}: {why}: expected sampler Fifo or Groups and limiter MinSize or Queue, got {table.sampler!r} and "
+        f"{table.limiter!r}",
+    )
+    require(
+        not table.max_times_sampled,
+        f"{owner}: {why}: every item is served once (to each consumer); leave max_times_sampled out",
+    )
+    require(
+        table.shards in (0, 1),
+        f"{owner}: {why}: they are served by one shard, got shards={table.shards}; leave it out",
+    )
+    force_setattr(table, "shards", 1)
+    if not isinstance(table.sampler, Groups):
+        return
+    groups = table.sampler
+    require(isinstance(table.item, Whole), f"{owner}: {groups!r} needs item=Whole(), got {table.item!r}")
+    require(
+        not isinstance(table.limiter, Queue) or groups.deadline != float("inf"),
+        f"{owner}: a Queue that is full of incomplete groups lets nobody complete them; give Groups a deadline",
+    )
+    if groups.filter is not None:
+        column = table.column(groups.filter.column)
+        require(
+            column.per == "trajectory" and column.shape == (),
+            f"{owner}: {groups.filter!r} needs a column with one number per trajectory, got {column!r}",
+        )
