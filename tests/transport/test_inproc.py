@@ -10,6 +10,7 @@ import pytest
 
 import gear
 from gear.errors import Closed, DeadlineExceeded
+from gear.transport import inproc_waiting
 
 
 def rows(steps: int = 4) -> dict[str, np.ndarray]:
@@ -71,7 +72,7 @@ def test_closing_wakes_a_waiting_thread():
 
     thread = threading.Thread(target=wait)
     thread.start()
-    while not client._session._waiting:
+    while not client.info()["tables"]["t"]["waiting_readers"]:
         assert thread.is_alive()
     client.close()
     thread.join(20)
@@ -137,10 +138,10 @@ def test_an_interrupted_wait_leaves_nothing_parked(monkeypatch):
         client.insert(rows())
         session = client._session
 
-        def interrupt(seconds: float) -> None:
+        def interrupt(bell: threading.Condition, seconds: float) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(session, "_sleep", interrupt)
+        monkeypatch.setattr(inproc_waiting, "_wait", interrupt)
         with pytest.raises(KeyboardInterrupt):
             client.sample(1)
         monkeypatch.undo()
@@ -156,10 +157,10 @@ def test_an_interrupted_insert_is_taken_back(monkeypatch):
             client.insert(rows())
         session = client._session
 
-        def interrupt(seconds: float) -> None:
+        def interrupt(bell: threading.Condition, seconds: float) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(session, "_sleep", interrupt)
+        monkeypatch.setattr(inproc_waiting, "_wait", interrupt)
         with pytest.raises(KeyboardInterrupt):
             client.insert(rows())
         monkeypatch.undo()
