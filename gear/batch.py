@@ -30,6 +30,14 @@ class Update(NamedTuple):
     stale: int
 
 
+class Part(NamedTuple):
+    """The next `size` items of a selection come from this shard and are pinned there; with none, a mere credit is."""
+
+    shard: int
+    size: int
+    pin: int
+
+
 @dataclass(eq=False, slots=True)  # not frozen: that costs 1.5 us a batch
 class Selection:
     """Items drawn from a table and pinned until released.
@@ -54,6 +62,8 @@ class Selection:
         How many `collect`-ors share the selection before its pin ends.
     deadline : float
         `time.time()` at which the pin ends at the latest.
+    parts : tuple of Part
+        Where the items come from if the table lies on several shards; `pin` is 0 then. Rows are numbered by shard.
     """
 
     table: str
@@ -65,6 +75,29 @@ class Selection:
     pin: int
     parties: int = 1
     deadline: float = float("inf")
+    parts: tuple[Part, ...] = ()
+
+    @staticmethod
+    def empty(table: str, parties: int) -> Selection:
+        """No item, and nothing pinned."""
+        nothing = np.empty(0, np.int64)
+        return Selection(table, nothing, np.empty(0), nothing, np.empty(0, np.int32), 1.0, 0, parties, 0.0)
+
+    @property
+    def key(self) -> object:
+        """What tells it from all other selections of its table."""
+        return self.parts or self.pin
+
+    def split(self) -> Iterator[tuple[Part, int, Selection]]:
+        """Each part, the number of its first item, and the part as a selection of its shard."""
+        first = 0
+        for part in self.parts:
+            items = slice(first, first + part.size)
+            yield part, first, Selection(
+                self.table, self.ids[items], self.probabilities[items], self.starts[items], self.lengths[items],
+                self.smallest, part.pin, self.parties, self.deadline,
+            )  # fmt: skip
+            first += part.size
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -77,7 +110,9 @@ class Selection:
     def to_bytes(self) -> bytes:
         """The selection as msgpack, for another process of the same server."""
         arrays = [np.ascontiguousarray(a).tobytes() for a in (self.ids, self.probabilities, self.starts, self.lengths)]
-        return msgspec.msgpack.encode((self.table, *arrays, self.smallest, self.pin, self.parties, self.deadline))
+        return msgspec.msgpack.encode(
+            (self.table, *arrays, self.smallest, self.pin, self.parties, self.deadline, self.parts)
+        )
 
     @staticmethod
     def from_bytes(data: bytes) -> Selection:
@@ -89,8 +124,10 @@ class Selection:
             If the bytes are no selection.
         """
         try:
-            table, ids, probabilities, starts, lengths, smallest, pin, parties, deadline = msgspec.msgpack.decode(
-                data, type=tuple[str, bytes, bytes, bytes, bytes, float, int, int, float]
+            table, ids, probabilities, starts, lengths, smallest, pin, parties, deadline, parts = (
+                msgspec.msgpack.decode(
+                    data, type=tuple[str, bytes, bytes, bytes, bytes, float, int, int, float, tuple[Part, ...]]
+                )
             )
             arrays = (
                 np.frombuffer(ids, np.int64).copy(),
@@ -100,9 +137,11 @@ class Selection:
             )
         except (msgspec.DecodeError, ValueError) as error:
             raise ProtocolError(f"expected a selection made by Selection.to_bytes, got other bytes: {error}") from None
-        if len({len(a) for a in arrays}) != 1:
+        if len({len(a) for a in arrays}) != 1 or (
+            parts and (min(p.size for p in parts) < 0 or sum(p.size for p in parts) != len(arrays[0]))
+        ):
             raise ProtocolError("expected a selection with equally long arrays; the bytes are damaged")
-        return Selection(table, *arrays, smallest, pin, parties, deadline)
+        return Selection(table, *arrays, smallest, pin, parties, deadline, parts)
 
 
 class Batch(Mapping[str, Any]):

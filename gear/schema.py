@@ -52,6 +52,7 @@ __all__ = [
 ]  # fmt: skip
 
 MAX_COLUMNS = 256
+MAX_SHARDS = 256
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
 _KINDS: dict[str, tuple[type[Spec], ...]] = {
     "capacity": (Steps, Trajectories, Bytes),
@@ -98,6 +99,10 @@ class Table(Spec, frozen=True):
     open_ttl : float
         Seconds that an open trajectory owned by the table may go without an append. Part of the declaration
         already; nothing opens such trajectories yet.
+    shards : int
+        On how many shards of a server the table lies at most, its capacity divided among them. Default 0, on all of
+        them; 1 for samplers with an order (`Fifo`, `Lifo`, `MaxHeap`, `MinHeap`), for a `Queue` and a `Stack`. With
+        more of these, order holds on each shard only.
     """
 
     name: str
@@ -115,6 +120,7 @@ class Table(Spec, frozen=True):
     publish: Literal["", "end", "rows"] = ""
     seed: int = 0
     open_ttl: float = 3600.0
+    shards: int = 0
 
     def __post_init__(self) -> None:
         require(
@@ -138,13 +144,15 @@ class Table(Spec, frozen=True):
             self.publish in ("", None, "end", "rows"),
             f"{owner}: publish must be 'end' or 'rows', got {self.publish!r}",
         )
-        for field in ("mean_length", "max_length", "block_steps", "max_times_sampled"):
+        for field in ("mean_length", "max_length", "block_steps", "max_times_sampled", "shards"):
             value = getattr(self, field)
-            most = MAX_WHOLE if field.endswith("length") else MAX_INT32
+            most = MAX_WHOLE if field.endswith("length") else MAX_SHARDS if field == "shards" else MAX_INT32
             force_setattr(self, field, 0 if value is None else whole_number(owner, field, value, 0, most))
         force_setattr(self, "seed", whole_number(owner, "seed", self.seed, 0))
         force_setattr(self, "open_ttl", real(owner, "open_ttl", self.open_ttl, 1e-3))
         self._fill_defaults(owner)
+        if not self.shards and isinstance(self.sampler, (Fifo, Lifo, MaxHeap, MinHeap)):
+            force_setattr(self, "shards", 1)
         if isinstance(self.limiter, (Queue, Stack)):
             self._check_line(owner, self.limiter)
 

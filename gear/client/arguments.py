@@ -16,6 +16,8 @@ from gear.query import MOST_ITEMS, Query
 from gear.weights import NORMALIZATIONS, exponent, number
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy.typing as npt
 
     from gear.batch import Selection
@@ -136,11 +138,12 @@ class Queries:
         return known
 
 
-def collectable(selection: Selection, layout: Layout, longest: int) -> None:
+def collectable(selection: Selection, layouts: Mapping[int, Layout], longest: int) -> None:
     """Refuse a selection that cannot have come from the table: damaged on its way, or made by hand.
 
     Parameters
     ----------
+    layouts : of the table, by the shards that it lies on.
     longest : int
         Rows of the table's longest item.
 
@@ -160,11 +163,18 @@ def collectable(selection: Selection, layout: Layout, longest: int) -> None:
         if not isinstance(array, np.ndarray) or array.dtype != dtype or array.ndim != 1:
             kind = f"{array.dtype}{list(array.shape)}" if isinstance(array, np.ndarray) else type(array).__name__
             raise _damaged(selection, f"{name}: {np.dtype(dtype)}[{sizes[0]}]", kind)
-    rows = layout.blocks * layout.block_steps
-    for name, array, least, most in (("starts", starts, 0, rows - 1), ("lengths", lengths, 1, longest)):
-        if array.size and (array.min() < least or array.max() > most):
-            index = int(np.argmax((array < least) | (array > most)))
-            raise _damaged(selection, f"{name}[{index}] in [{least}, {most}]", str(array[index]))
+    strange = {part.shard for part in selection.parts} - layouts.keys()
+    if strange or bool(selection.parts) != (len(layouts) > 1):
+        there = ", ".join(map(str, sorted({part.shard for part in selection.parts}))) or "one alone"
+        raise _damaged(selection, f"parts on shards {', '.join(map(str, sorted(layouts)))}", there)
+    parts = [(layouts[part.shard], first, len(s)) for part, first, s in selection.split()]
+    for layout, first, count in parts or [(next(iter(layouts.values())), 0, sizes[0])]:
+        rows = layout.blocks * layout.block_steps
+        for name, whole, least, most in (("starts", starts, 0, rows - 1), ("lengths", lengths, 1, longest)):
+            array = whole[first : first + count]
+            if array.size and (array.min() < least or array.max() > most):
+                index = int(np.argmax((array < least) | (array > most)))
+                raise _damaged(selection, f"{name}[{first + index}] in [{least}, {most}]", str(array[index]))
 
 
 def _damaged(selection: Selection, expected: str, got: str) -> DataError:

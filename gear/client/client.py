@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from gear.query import Plan
     from gear.schema import Table
-    from gear.transport.base import Session
+    from gear.transport.base import Service
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
@@ -35,7 +35,7 @@ class Client(Coroutines, Listing):
     wait for ever, a negative one not at all. Use it as a context manager or call `close`.
     """
 
-    def __init__(self, session: Session, new_batch: Callable[[Plan], Batch] = Batch) -> None:
+    def __init__(self, session: Service, new_batch: Callable[[Plan], Batch] = Batch) -> None:
         super().__init__(session, new_batch)
         _clients.add(self)
 
@@ -54,7 +54,8 @@ class Client(Coroutines, Listing):
     def reset(self, table: str | None = None, *, timeout: float | None = None) -> None:
         """Drop every trajectory of a table."""
         timeout = check.seconds(timeout)
-        self._session.reset(self._tables.port(table, timeout).open, timeout)
+        port = self._tables.port(table, timeout)
+        port.session.reset(port.open, timeout)
 
     def info(self, *, timeout: float | None = None) -> dict[str, Any]:
         """Figures of the service and of each table, as plain data."""

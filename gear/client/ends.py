@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gear.client.port import Port
+    from gear.client.spread import Spread
     from gear.client.track import Track
 
 
@@ -53,7 +54,7 @@ def mask(name: str, given: Any, count: int) -> npt.NDArray[np.bool_]:
 
 
 def endings(
-    port: Port,
+    port: Port | Spread,
     tracks: Sequence[Track],
     by_rows: bool,
     ended: npt.NDArray[np.bool_],

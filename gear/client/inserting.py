@@ -59,11 +59,10 @@ class Inserting(State):
         timeout = check.seconds(timeout)
         port = self._tables.ports.get(table) or self._tables.port(table, timeout, trajectory)
         encoded, checked, last = port.encode(trajectory, priority, final)
-        if not wait:
-            port.insert(encoded, checked, last, terminated, timeout)
-            return
         deadline = until(timeout)
-        port.settle(port.insert(encoded, checked, last, terminated, timeout), left(deadline))
+        chosen, sequences = port.insert(encoded, checked, last, terminated, timeout)
+        if wait:
+            chosen.settle(sequences, left(deadline))
 
     def insert_many(
         self,

@@ -11,7 +11,7 @@ from gear.page import MOST_LISTED, Page
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gear.transport.base import OpenTable, Session
+    from gear.transport.base import OpenTable, Service
 
 PAGE = 1 << 14
 """Items per page: 0.6 MB, less than a millisecond of the shard's time."""
@@ -41,10 +41,10 @@ class Listing(State):
         timeout, page = check.seconds(timeout), check.count("page", page, MOST_LISTED)
         port = self._tables.port(table, timeout)
         self._publish(port, timeout)
-        return _pages(self._session, port.open, page, timeout)
+        return _pages(port.session, port.open, page, timeout)
 
 
-def _pages(session: Session, table: OpenTable, most: int, timeout: float | None) -> Iterator[Page]:
+def _pages(session: Service, table: OpenTable, most: int, timeout: float | None) -> Iterator[Page]:
     """Every page that is not empty."""
     cursor = b""
     while True:

@@ -17,7 +17,7 @@ from gear.client.deadline import left, patiently, until
 from gear.client.ends import mask
 from gear.client.port import WHOLE
 from gear.client.priorities import as_priorities, item_count
-from gear.errors import DataError, DeadlineExceeded, GearError
+from gear.errors import ConnectionLost, DataError, DeadlineExceeded, GearError
 from gear.storage.fields import CONTINUED, CONTINUES, HAS_FINAL, TERMINATED
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from gear.client.encode import Encoded
     from gear.client.port import Port, Priority
+    from gear.client.spread import Spread
 
 GROUP = 64
 """Pieces written and submitted together at most: what one message to the shard takes."""
@@ -59,7 +60,7 @@ class Many(NamedTuple):
 
 
 def insert_many(
-    port: Port,
+    port: Port | Spread,
     trajectories: Sequence[Mapping[str, Any]] | Mapping[str, Any],
     offsets: Any,
     priorities: Any,
@@ -69,37 +70,60 @@ def insert_many(
 ) -> None:
     """What `Client.insert_many` does, for one table."""
     deadline = until(timeout)
-    many = _packed(port, trajectories, offsets) if isinstance(trajectories, Mapping) else _listed(port, trajectories)
+    first = port.living()[0]
+    many = _packed(first, trajectories, offsets) if isinstance(trajectories, Mapping) else _listed(first, trajectories)
     count = len(many.lengths)
     if not count:
         return
     ends = np.full(count, bool(terminated)) if np.ndim(terminated) == 0 else mask("terminated", terminated, count)
-    finals = None if final is None else port.codec.finals(final, count)
-    raw = _priorities(port, priorities, many.lengths)
-    group = _Group(port, many, ends, finals, raw)
-    last_pieces: list[int] = []  # pieces up to the end of each trajectory
-    pieces = 0
+    finals = None if final is None else first.codec.finals(final, count)
+    raw = _priorities(first, priorities, many.lengths)
+    groups = [_Group(one, many, ends, finals, raw) for one in port.living()]
+    turn = 0
     try:
         for index, length in enumerate(many.lengths):
-            begin, parts = 0, port.pieces(length) if length > port.max_length else (length,)
-            for steps in parts:
-                group.add(Part(index, begin, steps, begin + steps == length), deadline)
-                begin += steps
-            pieces += len(parts)
-            last_pieces.append(pieces)
-        group.submit(deadline)
-        patiently(port.session.wait, port.open, group.sequences[-1], timeout=left(deadline))
+            group = groups[turn % len(groups)]
+            group.add_all(index, length, deadline)
+            turn += group.empty  # it has just been submitted: the next one goes to the next shard
+        for group in groups:
+            group.submit(deadline)
+        for group in groups:
+            group.wait(deadline)
     except DeadlineExceeded as error:
-        done = port.withdraw(group.sequences)
-        whole = sum(end <= done for end in last_pieces)
+        whole = sum(group.withdraw() for group in groups)
         if whole < count:
             late = DeadlineExceeded(f"{error}; {whole} of {count} trajectories were committed, the others were not")
             late.committed = whole  # type: ignore[attr-defined]
             raise late from None
+    except ConnectionLost:
+        if len(groups) == 1 and groups[0].port.shard is None:
+            raise
+        raise _lost(groups, count, deadline) from None
     except KeyboardInterrupt:
-        with contextlib.suppress(GearError):
-            port.withdraw(group.sequences)
+        for group in groups:
+            with contextlib.suppress(GearError):
+                group.withdraw()
         raise
+    finally:
+        for group in groups:
+            group.give_back()
+
+
+def _lost(groups: list[_Group], count: int, deadline: float | None) -> ConnectionLost:
+    """The error for a shard that died meanwhile; what was sent to the others is waited for."""
+    whole = unknown = 0
+    dead = groups[0].port
+    for group in groups:
+        try:
+            group.wait(deadline)
+            whole += group.sent
+        except DeadlineExceeded:
+            whole += group.withdraw()
+        except ConnectionLost:
+            dead, unknown = group.port, unknown + group.sent
+    lost = dead.lost_with(unknown, f", {whole} of {count} were committed on other shards")
+    lost.committed = whole  # type: ignore[attr-defined]
+    return lost
 
 
 class _Group:
@@ -113,9 +137,48 @@ class _Group:
         finals: list[np.ndarray | None] | None,
         priorities: list[Any],
     ) -> None:
-        self._port, self._many, self._ends, self._finals, self._raw = port, many, ends.tolist(), finals, priorities
+        self.port = self._port = port
+        self._many, self._ends, self._finals, self._raw = many, ends.tolist(), finals, priorities
         self._row_bytes = sum(c.row_bytes for c in port.codec.step_columns)
         self.sequences: list[int] = []
+        self._last_pieces: list[int] = []  # pieces up to the end of each trajectory
+        self._count = 0
+        self._clear()
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing waits for being submitted."""
+        return not self._pieces
+
+    @property
+    def sent(self) -> int:
+        """Trajectories of which anything was submitted."""
+        sent = len(self.sequences)
+        return sum(end <= sent for end in self._last_pieces)
+
+    def add_all(self, index: int, length: int, deadline: float | None) -> None:
+        """Add every piece of a trajectory."""
+        port, begin = self._port, 0
+        parts = port.pieces(length) if length > port.max_length else (length,)
+        for steps in parts:
+            self.add(Part(index, begin, steps, begin + steps == length), deadline)
+            begin += steps
+        self._count += len(parts)
+        self._last_pieces.append(self._count)
+
+    def wait(self, deadline: float | None) -> None:
+        """Wait until all that was submitted is committed."""
+        if self.sequences:
+            patiently(self._port.session.wait, self._port.open, self.sequences[-1], timeout=left(deadline))
+
+    def withdraw(self) -> int:
+        """Take back what is not committed; how many trajectories are, whole."""
+        done = self._port.withdraw(self.sequences)
+        return sum(end <= done for end in self._last_pieces)
+
+    def give_back(self) -> None:
+        """Return the leases of what was not submitted."""
+        self._port.pool.put(self._slots, self._blocks)
         self._clear()
 
     def _clear(self) -> None:

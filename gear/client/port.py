@@ -17,7 +17,7 @@ from gear.client.encode import Codec, Encoded
 from gear.client.leases import LeasePool
 from gear.client.priorities import as_priorities, item_count
 from gear.client.rows import Rows
-from gear.errors import DataError, DeadlineExceeded, GearError
+from gear.errors import ConnectionLost, DataError, DeadlineExceeded, GearError
 from gear.schema import Bytes, Steps
 from gear.storage.fields import BEGIN, CONTINUED, CONTINUES, END, HAS_FINAL, TERMINATED
 
@@ -53,6 +53,7 @@ class Port:
         self.capacity = _capacity(table)
         self._steps = table.layout.block_steps
         self._lock = threading.Lock()
+        self.shard: int | None = None  # where the table lies on several: errors name it
         self._last = 0
         self._withdrawn: list[tuple[int, int]] = []  # first and last of the numbers that nobody waits for any more
 
@@ -79,11 +80,35 @@ class Port:
         final: list[np.ndarray | None] | None,
         terminated: bool,
         timeout: float | None,
-    ) -> list[int]:
-        """Write and submit one trajectory; returns the sequence number of each piece. Waits for no commit."""
+    ) -> tuple[Port, list[int]]:
+        """Write and submit one trajectory; returns this port and the sequence number of each piece.
+
+        Waits for no commit.
+        """
         if encoded.steps <= self.max_length:
-            return [self._piece(encoded, priority, final, WHOLE | TERMINATED if terminated else WHOLE, timeout)]
-        return self._split(encoded, priority, final, terminated, timeout)
+            return self, [self._piece(encoded, priority, final, WHOLE | TERMINATED if terminated else WHOLE, timeout)]
+        return self, self._split(encoded, priority, final, terminated, timeout)
+
+    def choose(self) -> Port:
+        """Where the next trajectory goes."""
+        return self
+
+    def living(self) -> list[Port]:
+        """Where trajectories can go."""
+        return [self]
+
+    @property
+    def last(self) -> int:
+        """Number of the last commit."""
+        return self._last
+
+    def lost_with(self, trajectories: int, rest: str = "") -> ConnectionLost:
+        """The error for a shard of several that died with trajectories under way."""
+        return ConnectionLost(
+            f"shard {self.shard} of the server died: {trajectories} "
+            f"{'trajectory' if trajectories == 1 else 'trajectories'} of table {self.name!r} sent to it "
+            f"{'is' if trajectories == 1 else 'are'} lost or unknown{rest}; later ones go to the other shards"
+        )
 
     def submit(
         self,
@@ -170,6 +195,10 @@ class Port:
                 return
             part = f"{done} of its {len(sequences)} pieces were committed" if done else "nothing was inserted"
             raise DeadlineExceeded(f"{error}; {part}") from None
+        except ConnectionLost:
+            if self.shard is None:
+                raise
+            raise self.lost_with(1) from None
         except KeyboardInterrupt:  # nobody waits for it any more; a silent server keeps Ctrl-C for a second at most
             with contextlib.suppress(GearError):
                 self.withdraw(sequences)
@@ -193,6 +222,14 @@ class Port:
         except DeadlineExceeded as error:
             queued = self._queued(self.session.committed(self.open), last)
             raise DeadlineExceeded(f"{error}; up to {queued} commits of table {self.name!r} are still queued") from None
+        except ConnectionLost:
+            if self.shard is None:
+                raise
+            unknown = self._queued(self.session.acknowledged(self.open), last)
+            with self._lock:
+                self._last, self._withdrawn = 0, []  # said once
+            if unknown:
+                raise self.lost_with(unknown) from None
 
     def forget(self) -> None:
         """Drop leases and commits without a word, in the child of a fork: they are the parent's."""

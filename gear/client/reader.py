@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from gear.batch import Batch, Selection
     from gear.client.loader import Loader
-    from gear.transport.base import OpenTable, Session
+    from gear.transport.base import OpenTable, Service
     from gear.weights import Normalize
 
 PIN_SECONDS = 60.0
@@ -40,12 +40,12 @@ class Reader:
         Makes the kind of batch the client's device wants.
     """
 
-    def __init__(self, session: Session, table: OpenTable, new_batch: Callable[[Plan], Batch]) -> None:
+    def __init__(self, session: Service, table: OpenTable, new_batch: Callable[[Plan], Batch]) -> None:
         self._session, self.open, self._new_batch = session, table, new_batch
         self._length = item_length(table.table)
         self._longest = self._length or table.layout.max_length
         self._plans: dict[tuple[tuple[View, ...], int, int], Plan] = {}
-        self._held: dict[int, float] = {}  # pin -> deadline
+        self._held: dict[object, float] = {}  # what tells a selection -> deadline
 
     def sample(
         self, query: Query, timeout: float | None, out: Batch | None, beta: float | None, normalize: Normalize
@@ -134,10 +134,10 @@ class Reader:
         DataError
             If the selection is damaged.
         """
-        if selection.pin not in self._held:
+        if selection.key not in self._held:
             self._session.hold(self.open, selection)
             self._hold(selection)
-        collectable(selection, self.open.layout, self._longest)
+        collectable(selection, self.open.layouts, self._longest)
         batch = None if selection.expired else self._gather(selection, views, out)
         if batch is None or selection.expired:
             self.release(selection, False)
@@ -151,14 +151,14 @@ class Reader:
 
     def release(self, selection: Selection, delivered: bool) -> None:
         """End this client's hold of the selection's pin."""
-        self._held.pop(selection.pin, None)
+        self._held.pop(selection.key, None)
         self._session.release(self.open, selection, delivered)
 
     def _hold(self, selection: Selection) -> None:
         if len(self._held) >= MOST_HELD:  # selections that were never released end at their deadline
             now = time.time()
-            self._held = {pin: deadline for pin, deadline in self._held.items() if deadline > now}
-        self._held[selection.pin] = selection.deadline
+            self._held = {key: deadline for key, deadline in self._held.items() if deadline > now}
+        self._held[selection.key] = selection.deadline
 
     def plan(self, views: tuple[View, ...], size: int, length: int) -> Plan:
         """The plan for that many items of that length, made once."""

@@ -180,6 +180,6 @@ class Sampling(State):
         applied = stale = 0
         for port, where in self._tables.by_id(named):
             part = (named, values) if where is None else (named[where], values[where])
-            update = self._session.update_priorities(port.open, *part, timeout)
+            update = port.session.update_priorities(port.open, *part, timeout)
             applied, stale = applied + update.applied, stale + update.stale
         return Update(applied, stale)

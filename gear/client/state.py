@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from gear.client.loader import Loader
     from gear.client.port import Port
     from gear.client.reader import Reader
+    from gear.client.spread import Spread
     from gear.client.writing import Writing
     from gear.query import Plan
-    from gear.transport.base import Session
+    from gear.transport.base import Service
 
 
 class State:
@@ -26,12 +27,12 @@ class State:
 
     Parameters
     ----------
-    session : Session
+    session : Service
     new_batch : Plan -> Batch
         Makes the kind of batch the client's device wants.
     """
 
-    def __init__(self, session: Session, new_batch: Callable[[Plan], Batch]) -> None:
+    def __init__(self, session: Service, new_batch: Callable[[Plan], Batch]) -> None:
         self._session = session
         self._tables = Tables(session, new_batch)
         self._query = Queries()
@@ -43,7 +44,7 @@ class State:
         self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
         self._threads = Threads()
 
-    def _publish(self, of: Reader | Port, timeout: float | None) -> None:
+    def _publish(self, of: Reader | Port | Spread, timeout: float | None) -> None:
         """Let whoever reads that table see what this client's writers have written."""
         for writer in list(self._writers):
             if writer.table is of.open:

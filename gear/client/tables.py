@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gear.client.port import Port
+from gear.client.spread import Spread
 from gear.errors import DataError, SchemaError, TableNotFound
-from gear.storage.fields import ID_TABLE_SHIFT
+from gear.storage.fields import ID_SHARD_SHIFT, ID_TABLE_SHIFT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from gear.batch import Batch
     from gear.client.reader import Reader
     from gear.query import Plan, Query
-    from gear.transport.base import Session
+    from gear.transport.base import OpenTable, Service
 
 
 class Tables:
@@ -27,21 +28,23 @@ class Tables:
 
     Parameters
     ----------
-    session : Session
+    session : Service
     new_batch : Plan -> Batch
         Makes the kind of batch the client's device wants.
     """
 
-    def __init__(self, session: Session, new_batch: Callable[[Plan], Batch]) -> None:
+    def __init__(self, session: Service, new_batch: Callable[[Plan], Batch]) -> None:
         self._session, self._new_batch = session, new_batch
         self._lock = threading.Lock()
-        self.ports: dict[str | None, Port] = {}
+        self.ports: dict[str | None, Port | Spread] = {}
         self.readers: dict[str | None, Reader] = {}
 
-    def __iter__(self) -> Iterator[Port]:
+    def __iter__(self) -> Iterator[Port | Spread]:
         return iter(set(self.ports.values()))
 
-    def port(self, name: str | None, timeout: float | None, trajectory: Mapping[str, Any] | None = None) -> Port:
+    def port(
+        self, name: str | None, timeout: float | None, trajectory: Mapping[str, Any] | None = None
+    ) -> Port | Spread:
         """The port of a table.
 
         Raises
@@ -63,9 +66,13 @@ class Tables:
 
             raise TableNotFound(f"{error}\nfor this trajectory: {suggest(name or 'replay', trajectory)}") from None
         with self._lock:
-            port = self.ports.get(table.table.name) or Port(self._session, table)
+            port = self.ports.get(table.table.name) or self._new_port(table)
             self.ports[port.name] = self.ports[name] = port
         return port
+
+    def _new_port(self, table: OpenTable) -> Port | Spread:
+        parts = [Port(session, part) for session, part in self._session.parts(table)]
+        return Spread(self._session, table, parts) if len(table.layouts) > 1 else parts[0]
 
     def reader(self, name: str | None, query: Query | None, timeout: float | None) -> Reader:
         """The reader of the table that a call or its query names."""
@@ -80,7 +87,7 @@ class Tables:
 
         port = self.port(name, timeout)
         with self._lock:
-            reader = self.readers.get(port.name) or Reader(self._session, port.open, self._new_batch)
+            reader = self.readers.get(port.name) or Reader(port.session, port.open, self._new_batch)
             self.readers[port.name] = self.readers[name] = reader
         return reader
 
@@ -89,12 +96,16 @@ class Tables:
         self.ports.pop(None, None)
         self.readers.pop(None, None)
 
-    def by_id(self, ids: npt.NDArray[np.int64]) -> list[tuple[Port, npt.NDArray[np.bool_] | None]]:
+    def by_id(self, ids: npt.NDArray[np.int64]) -> list[tuple[Port | Spread, npt.NDArray[np.bool_] | None]]:
         """The tables that the ids belong to, each with where (None: everywhere)."""
         if not len(ids):
             return []
-        numbers = ids >> ID_TABLE_SHIFT
-        ports = {port.layout.index: port for port in self}
+        numbers = ids >> ID_SHARD_SHIFT  # table and shard: tables have numbers of their own on each shard
+        ports = {
+            layout.index << ID_TABLE_SHIFT - ID_SHARD_SHIFT | shard: port
+            for port in self
+            for shard, layout in port.open.layouts.items()
+        }
         unknown = (
             sorted(set(numbers.tolist()) - ports.keys())
             if numbers.max() != numbers.min()
@@ -102,12 +113,17 @@ class Tables:
         )
         if unknown:
             raise DataError(
-                f"ids name table number {unknown[0]}, from which this client has neither sampled nor inserted; "
+                f"ids name table number {unknown[0] >> ID_TABLE_SHIFT - ID_SHARD_SHIFT}, from which this "
+                "client has neither sampled nor inserted; "
                 "pass ids as they came in batch.ids"
             )
         if numbers.max() == numbers.min():
             return [(ports[int(numbers[0])], None)]
-        return [(ports[number], numbers == number) for number in sorted(set(numbers.tolist()))]
+        found: dict[Port | Spread, npt.NDArray[np.bool_]] = {}
+        for number in sorted(set(numbers.tolist())):
+            port, there = ports[number], numbers == number
+            found[port] = found[port] | there if port in found else there
+        return list(found.items()) if len(found) > 1 else [(next(iter(found)), None)]
 
     def forget(self) -> None:
         """Drop everything without a word, in the child of a fork."""

@@ -13,13 +13,14 @@ import numpy as np
 from gear.client.piece import Piece
 from gear.client.priorities import as_priorities, item_count
 from gear.client.values import array_of, fast_scalar, storage_dtype
-from gear.errors import Closed, DataError
+from gear.errors import Closed, ConnectionLost, DataError
 from gear.storage.fields import CONTINUED, CONTINUES, END, TERMINATED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gear.client.port import Port, Priority
+    from gear.client.spread import Spread
     from gear.schema import Column
 
 CLOSED = "this writer has been closed; ask the client for a new one"
@@ -30,7 +31,8 @@ class Track:
 
     Parameters
     ----------
-    port : Port
+    port : Port or Spread
+        Each trajectory goes to the port that it chooses.
     by_rows : bool
         Publish when a block is full, not only at the end.
 
@@ -39,8 +41,9 @@ class Track:
     closed : why nothing can be appended any more, empty while it can.
     """
 
-    def __init__(self, port: Port, by_rows: bool) -> None:
-        self._port, self._by_rows = port, by_rows
+    def __init__(self, port: Port | Spread, by_rows: bool) -> None:
+        self._source, self._by_rows = port, by_rows
+        self._port = port.choose()
         self._kinds = tuple(_kind(c) for c in port.codec.step_columns)
         self._width = len(self._kinds)
         self.closed = ""
@@ -161,7 +164,7 @@ class Track:
             return
         if self._piece.lost:
             self._restart()
-        if self.unpublished and (wait or self._piece.lend()):
+        if self.unpublished and (wait or self._lend()):
             self._commit(0, timeout, None, None)
 
     def finish(self, timeout: float | None) -> None:
@@ -200,6 +203,44 @@ class Track:
         self._before = self._at = self._limit = 0
         self._place([])
 
+    def _lend(self) -> bool:
+        try:
+            return self._piece.lend()
+        except ConnectionLost as error:
+            raise self._lost(error) from None
+
+    def _lost(self, error: ConnectionLost) -> ConnectionLost:
+        """The shard is gone; where there are others, its trajectory is lost and the next goes to one of them."""
+        if self._port is self._source:
+            return error
+        rows = self.rows
+        self._values = None
+        self._start(0)
+        return ConnectionLost(
+            f"{error}; {rows} rows of the unended trajectory are lost with it, what is appended from now on is a new "
+            "one on another shard"
+        )
+
+    def _choose(self) -> None:
+        """A trajectory begins: on a shard of its own."""
+        port = self._source.choose()
+        if port is not self._port:
+            self._port = port
+            self._piece = Piece(port, 0)
+
+    def _extend(self) -> list[np.ndarray]:
+        """One more block; the first of a trajectory from any shard that lives."""
+        while True:
+            begins = not (self.open or self._piece.flags & CONTINUES)
+            if begins:
+                self._choose()
+            try:
+                return self._piece.extend()
+            except ConnectionLost as error:
+                if begins and self._port is not self._source and self._port.session.lost:
+                    continue
+                raise self._lost(error) from None
+
     def _advance(self) -> None:
         """Move to the next block, or to the next piece at `max_length`."""
         self.check_open()
@@ -213,7 +254,7 @@ class Track:
             if self._at == self._limit:
                 self._advance()
             return
-        self._place(self._piece.extend())
+        self._place(self._extend())
         self._before, self._at = length, 0
         self._limit = min(self._port.layout.block_steps, self._port.max_length - length)
 
@@ -245,6 +286,8 @@ class Track:
             )
         try:
             self._piece.commit(self.rows, flags, final, self._values, priority, timeout)
+        except ConnectionLost as error:
+            raise self._lost(error) from None
         finally:
             self._renew()
 

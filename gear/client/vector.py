@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from gear.client.autoreset import Autoreset
     from gear.client.port import Port
+    from gear.client.spread import Spread
 
 
 class VectorWriter(Writing):
@@ -34,7 +35,9 @@ class VectorWriter(Writing):
     all unended trajectories as truncated.
     """
 
-    def __init__(self, port: Port, publish: Literal["end", "rows"], num_envs: int, autoreset: Autoreset | None) -> None:
+    def __init__(
+        self, port: Port | Spread, publish: Literal["end", "rows"], num_envs: int, autoreset: Autoreset | None
+    ) -> None:
         super().__init__(port, publish)
         self._n, self._autoreset = num_envs, autoreset
         self._tracks = [Track(port, self._by_rows) for _ in range(num_envs)]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gear.client.port import Port, Priority
+    from gear.client.spread import Spread
 
 
 class Writer(Writing):
@@ -27,7 +28,7 @@ class Writer(Writing):
     is stored in pieces. Use it as a context manager: leaving it ends an unended trajectory as truncated.
     """
 
-    def __init__(self, port: Port, publish: Literal["end", "rows"]) -> None:
+    def __init__(self, port: Port | Spread, publish: Literal["end", "rows"]) -> None:
         super().__init__(port, publish)
         self._track = Track(port, self._by_rows)
 

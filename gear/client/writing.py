@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from gear.client.port import Port
+    from gear.client.spread import Spread
     from gear.transport.base import OpenTable
 
 
 class Writing(ABC):
     """A way to append rows to one table; see `Writer` and `VectorWriter`."""
 
-    def __init__(self, port: Port, publish: Literal["end", "rows"]) -> None:
+    def __init__(self, port: Port | Spread, publish: Literal["end", "rows"]) -> None:
         self._port = port
         self._by_rows = publish == "rows"
         self._lock = threading.Lock()

@@ -53,7 +53,11 @@ def _server_parser() -> argparse.ArgumentParser:
         "gear-server", description="Serve experience replay tables on this host.", allow_abbrev=False
     )
     add = parser.add_argument
-    add("--devices", default="cpu", help="what holds the tables: 'cpu' (GPU numbers come in a later release)")
+    add(
+        "--devices",
+        default="cpu",
+        help="what holds the tables: 'cpu', or 'cpu:N' for N shards (GPU numbers come in a later release)",
+    )
     add("--host", default="127.0.0.1", help="address to listen on; a token is required unless it is loopback")
     add("--port", type=_checked(_port), default=DEFAULT_PORT, help="public port, 0 for any free one")
     add("--name", type=_checked(check_name), default=None, help="name of the server on this host (default gear-PORT)")
@@ -71,7 +75,7 @@ def _server_parser() -> argparse.ArgumentParser:
 
 
 def server_main(arguments: Sequence[str] | None = None) -> int:
-    """`gear-server`. Exit codes: 0 stopped by a signal, 1 could not start or lost its shard, 2 wrong options."""
+    """`gear-server`. Exit codes: 0 stopped by a signal, 1 could not start or lost a shard, 2 wrong options."""
     from gear.server import config
     from gear.server.declared import read_tables
     from gear.server.supervisor import Supervisor
@@ -81,19 +85,21 @@ def server_main(arguments: Sequence[str] | None = None) -> int:
         level=parsed.log_level.upper(), format="%(asctime)s gear-server %(levelname)s %(name)s: %(message)s"
     )
     try:
-        host = config.resolve(parsed.host)
+        host, devices = config.resolve(parsed.host), config.check_devices(parsed.devices)
         memory = config.default_memory() if parsed.memory is None else parsed.memory
         options = config.Options(
             name=parsed.name or "",
             host=host,
             port=parsed.port,
-            devices=config.check_devices(parsed.devices),
+            devices=devices,
             memory=memory,
             token=config.read_token(parsed.token_file, host),
             log_level=parsed.log_level,
             discard=parsed.discard,
             client_timeout=parsed.client_timeout,
-            tables=() if parsed.tables is None else tuple(read_tables(parsed.tables, memory)),
+            tables=()
+            if parsed.tables is None
+            else tuple(read_tables(parsed.tables, memory, config.shard_count(devices))),
             metrics_port=parsed.metrics_port,
         )
     except GearError as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from gear.errors import AuthenticationError, DeviceError, ServerConflict
-from gear.schema import Table
+from gear.schema import MAX_SHARDS, Table
 from gear.storage.memory import SHARED, size_text
 from gear.transport.discovery import MOST_TOKEN
 
@@ -42,11 +42,15 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class ShardOptions(msgspec.Struct, frozen=True):
-    """What the supervisor tells a shard on its standard input, the token included: never in arguments."""
+    """What the supervisor tells a shard on its standard input, the token included: never in arguments.
+
+    It is number `index` of `shards`; `directory` and `memory` are its own part of the server's.
+    """
 
     name: str
     host: str
     index: int
+    shards: int
     directory: str
     memory: int
     token: str
@@ -114,11 +118,11 @@ def check_devices(devices: str) -> str:
     """
     if devices == "cpu":
         return devices
-    match = re.fullmatch(r"cpu:(\d+)", devices)
-    if match and int(match[1]) == 1:
-        return "cpu"
-    if match and int(match[1]) > 1:
-        raise DeviceError(f"--devices {devices}: several shards come in a later release; use --devices cpu")
+    match = re.fullmatch(r"cpu:(\d{1,9})", devices)
+    if match and 1 <= int(match[1]) <= MAX_SHARDS:
+        return "cpu" if int(match[1]) == 1 else f"cpu:{int(match[1])}"
+    if match:
+        raise DeviceError(f"--devices {devices}: expected 1 to {MAX_SHARDS} shards")
     if re.fullmatch(r"\d+(,\d+)*", devices):
         there = sorted(int(path.name[6:]) for path in Path("/dev").glob("nvidia[0-9]*") if path.name[6:].isdigit())
         asked = sorted({int(number) for number in devices.split(",")})
@@ -129,7 +133,12 @@ def check_devices(devices: str) -> str:
                 f"{', '.join(map(str, there)) or 'no GPU'}); use --devices cpu or start on a machine that has it"
             )
         raise DeviceError(f"--devices {devices}: tables in GPU memory come in a later release; use --devices cpu")
-    raise DeviceError(f"--devices {devices!r}: expected 'cpu' or GPU numbers like '0,1'")
+    raise DeviceError(f"--devices {devices!r}: expected 'cpu', 'cpu:N' or GPU numbers like '0,1'")
+
+
+def shard_count(devices: str) -> int:
+    """How many shards a checked device list stands for."""
+    return int(devices.partition(":")[2] or 1)
 
 
 def resolve(host: str) -> str:

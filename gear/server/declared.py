@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from gear.errors import DeviceError, GearError, InsufficientMemory, SchemaError
+from gear.parts import holders, part
 from gear.schema import Table
 from gear.storage.layout import Layout
 from gear.storage.memory import size_text
@@ -20,13 +21,15 @@ MOST_BYTES = 1 << 24
 MOST_TABLES = 256
 
 
-def read_tables(path: str, memory: int) -> list[Table]:
+def read_tables(path: str, memory: int, shards: int = 1) -> list[Table]:
     """The tables that a TOML file declares, refused unless they can be served.
 
     Parameters
     ----------
     memory : int
         Bytes that all of them together may take.
+    shards : int
+        Of the server; the memory is divided among them equally.
 
     Raises
     ------
@@ -49,7 +52,7 @@ def read_tables(path: str, memory: int) -> list[Table]:
     tables = from_toml(text, where)
     if len(tables) > MOST_TABLES:
         raise SchemaError(f"{where}: expected at most {MOST_TABLES} tables, got {len(tables)}")
-    total = 0
+    budget, taken = memory // shards, [0] * shards
     for index, table in enumerate(tables):
         on_device = [c.name for c in table.columns if c.placement == "device"]
         if on_device:
@@ -57,14 +60,19 @@ def read_tables(path: str, memory: int) -> list[Table]:
                 f'{where}: table {table.name!r}, columns {", ".join(on_device)}: expected placement = "host", as this '
                 "server runs on the CPU, got 'device'"
             )
+        there = holders(table, shards)
         try:
-            total += Layout(table, index).nbytes
+            for number, shard in enumerate(there):
+                taken[shard] += Layout(part(table, number, len(there)), index, shard).nbytes
         except SchemaError as error:
             raise SchemaError(f"{where}: {error}") from None
-        if total > memory:
+        total = max(taken)
+        if total > budget:
+            on_one = "" if shards == 1 else f" on one of {shards} shards"
             raise InsufficientMemory(
-                f"{where}: table {table.name!r} and those before it need {size_text(total)} ({total} bytes), but "
-                f"--memory allows {size_text(memory)} ({memory} bytes); lower a capacity or raise --memory"
+                f"{where}: table {table.name!r} and those before it need {size_text(total)} ({total} bytes){on_one}, "
+                f"but --memory allows {size_text(budget)} ({budget} bytes){on_one and ' there'}; lower a capacity or "
+                "raise --memory"
             )
     return tables
 

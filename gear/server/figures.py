@@ -6,17 +6,17 @@ shard lives; rates are made of two measurements by who shows them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 
 from gear import schema
 from gear.errors import ProtocolError
+from gear.totals import Figures, total
 from gear.transport import messages as m
 from gear.transport.onlooker import ask_each, expect
 
-Figures = dict[str, Any]
+__all__ = ["Figures", "declared", "fill", "measure", "total"]
 
 
 def measure(shards: Sequence[m.Shard], host: str, token: str, timeout: float) -> dict[int, Figures]:
@@ -39,26 +39,3 @@ def fill(table: Figures) -> float:
     """How full a table is, 0 to 1, by what its capacity counts."""
     used = {"steps": "steps", "trajectories": "trajectories", "bytes": "used_bytes"}
     return max((table[used[kind]] / most for kind, most in table["capacity"].items() if kind in used), default=0.0)
-
-
-def total(figures: Iterable[Figures]) -> Figures:
-    """The figures of several shards as those of one: numbers added up, lists place by place, the first of texts."""
-    result: Figures = {}
-    for one in figures:
-        _add(result, one)
-    return result
-
-
-def _add(result: Figures, other: Figures) -> None:
-    for name, value in other.items():
-        there = result.get(name)
-        if isinstance(value, dict):
-            if there is None:
-                result[name] = there = {}
-            _add(there, value)
-        elif there is None:
-            result[name] = list(value) if isinstance(value, list) else value
-        elif isinstance(value, list):
-            result[name] = [a + b for a, b in zip(there, value, strict=True)]
-        elif isinstance(value, (int, float)):
-            result[name] = there + value

@@ -95,13 +95,17 @@ class Collector:
     Parameters
     ----------
     shards : () -> list of Shard
-        The shards there are.
+        Those that live.
     ask : (shards) -> dict
         Figures by shard; silent ones are left out.
+    count : int
+        How many shards the server was started with.
     """
 
-    def __init__(self, shards: Callable[[], list[m.Shard]], ask: Callable[[list[m.Shard]], dict[int, Figures]]) -> None:
-        self._shards, self._ask = shards, ask
+    def __init__(
+        self, shards: Callable[[], list[m.Shard]], ask: Callable[[list[m.Shard]], dict[int, Figures]], count: int = 1
+    ) -> None:
+        self._shards, self._count, self._ask = shards, count, ask
         self._last: dict[int, Figures] = {}
         self._lock = threading.Lock()
 
@@ -123,7 +127,7 @@ class Collector:
             self._last.update(up)
             last = dict(sorted(self._last.items()))
         answering = GaugeMetricFamily("gear_shard_up", "Whether the shard answers.", labels=["shard"])
-        for index in sorted({shard.index for shard in shards} | last.keys()):
+        for index in sorted({*range(self._count), *(shard.index for shard in shards), *last}):
             answering.add_metric([str(index)], float(index in up))
         yield answering
         for of_tables, families in ((False, OF_SHARDS), (True, OF_TABLES)):
@@ -169,7 +173,7 @@ class Exporter:
         If the port is in use, or `prometheus-client` is not installed.
     """
 
-    def __init__(self, options: Options, shards: Callable[[], list[m.Shard]]) -> None:
+    def __init__(self, options: Options, shards: Callable[[], list[m.Shard]], count: int = 1) -> None:
         try:
             from prometheus_client import CollectorRegistry, start_http_server
         except ImportError:
@@ -179,7 +183,7 @@ class Exporter:
         host, token, port = options.host, options.token, options.metrics_port
         assert port is not None
         registry = CollectorRegistry()
-        registry.register(Collector(shards, lambda there: measure(there, host, token, PATIENCE)))  # type: ignore[arg-type]
+        registry.register(Collector(shards, lambda there: measure(there, host, token, PATIENCE), count))  # type: ignore[arg-type]
         try:
             self._server, self._thread = start_http_server(port, host, registry)
         except OSError as error:

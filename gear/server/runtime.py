@@ -21,11 +21,11 @@ import msgspec
 
 from gear.errors import ServerConflict
 from gear.storage.memory import SHARED, size_text
-from gear.transport.door import CLIENTS
 
 logger = logging.getLogger(__name__)
 
 SEGMENTS = "table-*"
+SOCKET = "socket"
 _DIRECTORY = re.compile(r"gear-[0-9a-f]{32}")
 
 
@@ -132,7 +132,6 @@ class Place:
         path = SHARED / f"gear-{secrets.token_hex(16)}"
         self.write(Record(str(path), os.getpid()))
         path.mkdir(mode=0o700)
-        (path / CLIENTS).mkdir(mode=0o700)
         self.directory = path
         return path
 
@@ -149,11 +148,16 @@ class Place:
 
 def kept_bytes(directory: Path) -> int:
     """Bytes of the segments in a server's directory."""
-    return sum(path.stat().st_size for path in directory.glob(SEGMENTS))
+    return sum(path.stat().st_size for path in directory.rglob(SEGMENTS))
+
+
+def shard_directory(directory: Path, index: int, shards: int) -> Path:
+    """The directory of one shard: the server's own if it is the only one."""
+    return directory if shards == 1 else directory / f"shard-{index}"
 
 
 def clear(directory: Path, discard: bool) -> int:
-    """Remove a server's directory, or all but its segments if there are any to be kept; returns their bytes."""
+    """Remove a directory of a server or shard, or all but the segments to be kept in it; returns their bytes."""
     kept = 0 if discard else kept_bytes(directory)
     if not kept:
         shutil.rmtree(directory, ignore_errors=True)
@@ -161,7 +165,7 @@ def clear(directory: Path, discard: bool) -> int:
     keep = set(directory.glob(SEGMENTS))
     for path in directory.iterdir():
         if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
+            clear(path, False)
         elif path not in keep:
             path.unlink(missing_ok=True)
     return kept

@@ -10,7 +10,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,7 +21,7 @@ from gear.errors import GearError, ProtocolError
 from gear.server.bulk import Bulk, Send
 from gear.server.clients import Client, Clients
 from gear.server.latency import Latencies, clock, count
-from gear.server.tables import Hosted, Tables
+from gear.server.tables import Hosted, Place, Tables
 from gear.storage import listing
 from gear.storage.layout import Grant
 from gear.storage.queue import CommitDone
@@ -43,10 +42,7 @@ class Service:
 
     Parameters
     ----------
-    directory : Path
-        Where segments are made.
-    memory : int
-        Bytes that all segments together may take.
+    place : Place
     clients : Clients
     send : see `bulk.Send`
     wake : () -> None
@@ -57,14 +53,13 @@ class Service:
 
     def __init__(
         self,
-        directory: Path,
-        memory: int,
+        place: Place,
         clients: Clients,
         send: Send,
         wake: Callable[[], None],
         about: Callable[[], dict[str, Any]],
     ) -> None:
-        self.tables = Tables(directory, memory, wake)
+        self.tables = Tables(place, wake)
         self._clients, self._transmit, self._about = clients, send, about
         self._bulk = Bulk(self._send, self._refuse, wake)
         self._handlers: dict[type, Callable[[Client, int, Any, list[Buffer]], None]] = {
@@ -89,6 +84,9 @@ class Service:
             m.Scan: self._scan,
             m.Insert: self._insert,
             m.Collect: self._collect,
+            m.DropHidden: self._drop_hidden,
+            m.Credit: self._credit,
+            m.Await: self._await,
         }
         self._latencies = Latencies(list(self._handlers))
         self._rows = self._latencies.rows
@@ -266,10 +264,16 @@ class Service:
         def made(result: Hosted | GearError) -> None:
             if isinstance(result, GearError):
                 self._refuse(client, request, result)
+            elif body.hidden:
+                self._send(client, request, m.Done(), _NOTHING)
             else:
                 self._opened(client, request, result)
 
-        self.tables.create(body.table, made)
+        self.tables.create(body.table, body.hidden, made)
+
+    def _drop_hidden(self, client: Client, request: int, body: m.DropHidden, parts: list[Buffer]) -> None:
+        self.tables.drop_hidden(body.table)
+        self._send(client, request, m.Done(), _NOTHING)
 
     def _open_table(self, client: Client, request: int, body: m.OpenTable, parts: list[Buffer]) -> None:
         self._opened(client, request, self.tables.find(body.name))
@@ -278,7 +282,10 @@ class Service:
         row = self._row(client, hosted.index)[1]
         layout = hosted.stored.layout
         committed = hosted.stored.committed(row)
-        answer = m.Opened(hosted.spec, hosted.index, layout.shard, str(hosted.stored.path), layout.nbytes, committed)
+        answer = m.Opened(
+            hosted.spec, hosted.index, layout.shard, str(hosted.stored.path), layout.nbytes, committed, hosted.part,
+            hosted.parts, row,
+        )  # fmt: skip
         self._send(client, request, answer, _NOTHING)
 
     def _lease(self, client: Client, request: int, body: m.Lease, parts: list[Buffer]) -> None:
@@ -334,7 +341,7 @@ class Service:
     def _select(self, client: Client, request: int, body: m.Select, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)
         shape = body.shape
-        if shape is not None:
+        if shape is not None and body.size:
             self._bulk.plan(hosted, shape, body.size)
 
         def done(result: Selection | GearError) -> None:
@@ -342,14 +349,41 @@ class Service:
                 self._refuse(client, request, result)
                 return
             answer = m.Selected(result.pin, result.parties, result.smallest, result.deadline)
+            if hosted.parts > 1:
+                answer.mass, answer.items, answer.smallest = hosted.stored.mass()
             arrays = (result.ids, result.probabilities, result.starts, result.lengths)
             frames = [b"".join([a.tobytes() for a in arrays])]
-            if shape is None or client.silent:
+            if shape is None or client.silent or not len(result):
                 self._send(client, request, answer, frames)
             else:
                 self._bulk.send_along(client, request, hosted, row, shape, result, answer, frames)
 
-        hosted.queue.select(row, body.size, body.parties, body.ttl, _deadline(body.timeout), done)
+        if hosted.parts > 1:
+            done(hosted.queue.select_now(row, body.size, body.parties, body.ttl))
+        elif body.size:
+            hosted.queue.select(row, body.size, body.parties, body.ttl, _deadline(body.timeout), done)
+        else:
+            raise ProtocolError("Select: expected a size of at least 1, as the table lies on one shard, got 0")
+
+    def _credit(self, client: Client, request: int, body: m.Credit, parts: list[Buffer]) -> None:
+        hosted, row = self._row(client, body.table)
+
+        def done(result: tuple[int, float] | GearError) -> None:
+            if isinstance(result, GearError):
+                self._refuse(client, request, result)
+            else:
+                self._send(client, request, m.Selected(result[0], body.parties, 1.0, result[1]), [b""])
+
+        hosted.queue.credit(row, body.amount, body.parties, body.ttl, _deadline(body.timeout), done)
+
+    def _await(self, client: Client, request: int, body: m.Await, parts: list[Buffer]) -> None:
+        hosted, row = self._row(client, body.table)
+
+        def done(result: object) -> None:
+            mass, items, smallest = hosted.stored.mass()
+            self._send(client, request, m.Selected(0, 1, smallest, 0.0, mass, items), [b""])
+
+        hosted.queue.await_items(row, body.above, done)
 
     def _hold(self, client: Client, request: int, body: m.Hold, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)
@@ -366,6 +400,7 @@ class Service:
     def _reset(self, client: Client, request: int, body: m.Reset, parts: list[Buffer]) -> None:
         hosted, _ = self._row(client, body.table)
         hosted.stored.reset()
+        hosted.queue.credits.reset()
         hosted.queue.advance()
         self._send(client, request, m.Done(), _NOTHING)
 
@@ -374,7 +409,7 @@ class Service:
         self._send(client, request, m.Explained(hosted.queue.insert_obstacle()[:4096]), _NOTHING)
 
     def _describe(self, client: Client, request: int, body: m.Describe, parts: list[Buffer]) -> None:
-        self._send(client, request, m.Described([hosted.spec for hosted in self.tables]), _NOTHING)
+        self._send(client, request, m.Described([hosted.spec for hosted in self.tables if not hosted.hidden]), _NOTHING)
 
     def _scan(self, client: Client, request: int, body: m.Scan, parts: list[Buffer]) -> None:
         hosted, _ = self._row(client, body.table)
@@ -396,7 +431,9 @@ class Service:
             "pid": os.getpid(),
             "clients": {"connected": len(self._clients) - self._clients.silent, "silent": self._clients.silent},
             "segment_bytes": self.tables.nbytes,
-            "tables": {hosted.name: hosted.stored.info() | hosted.queue.info() for hosted in self.tables},
+            "tables": {
+                hosted.name: hosted.stored.info() | hosted.queue.info() for hosted in self.tables if not hosted.hidden
+            },
         }
 
 

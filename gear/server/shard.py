@@ -29,11 +29,12 @@ from gear.server import runtime
 from gear.server.clients import Client, Clients
 from gear.server.config import Ready, ShardOptions
 from gear.server.service import Service
+from gear.server.tables import Place
 from gear.server.warm import warm
 from gear.transport import messages as m
 from gear.transport import wire
 from gear.transport.channel import Buffer, readable, receive_parts
-from gear.transport.door import DOOR, NONCE_BYTES, locked_file
+from gear.transport.door import CLIENTS, DOOR, NONCE_BYTES, locked_file
 
 logger = logging.getLogger(__name__)
 
@@ -50,13 +51,15 @@ class Shard:
     def __init__(self, options: ShardOptions) -> None:
         self._options = options
         self._directory = Path(options.directory)
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+        (self._directory / CLIENTS).mkdir(mode=0o700)
         nonce = secrets.token_bytes(NONCE_BYTES)
         self._door = locked_file(self._directory / DOOR, nonce)
         self._identity = secrets.token_bytes(16)
         self._context = zmq.Context()
         self._router: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         self._monitor = self._configure(self._router)
-        path = str(self._directory / f"shard-{options.index}")
+        path = str(self._directory / runtime.SOCKET)
         self._router.bind(f"ipc://{path}")
         os.chmod(path, 0o600)
         self.ready = Ready(self._router.bind_to_random_port(f"tcp://{options.host}"), path)
@@ -66,7 +69,8 @@ class Shard:
         for descriptor in (int(self._router.fd), self._monitor_descriptor, self._wake_reader):
             self._poll.register(descriptor, select.POLLIN)
         self._clients = Clients(self._directory, nonce, m.FORGET * options.client_timeout)
-        self._service = Service(self._directory, options.memory, self._clients, self._send, self.wake, self._about)
+        place = Place(self._directory, options.index, options.shards, options.memory)
+        self._service = Service(place, self._clients, self._send, self.wake, self._about)
         self._live: set[int] = set()
         self._stopping = False
         self._started = time.time()
@@ -249,6 +253,7 @@ class Shard:
             "version": getattr(gear, "__version__", ""),
             "protocol": m.PROTOCOL,
             "devices": "cpu",
+            "shard": self._options.index,
             "memory_limit": self._options.memory,
             "uptime": time.time() - self._started,
             "messages": {"received": self._received, "refused": self._refused, "dropped": self._dropped},

@@ -1,6 +1,7 @@
-"""The supervisor: takes the name and the public port, starts the shard, answers discovery, cleans up.
+"""The supervisor: takes the name and the public port, starts the shards, answers discovery, cleans up.
 
-It never touches a table. If it dies, its shard goes on serving the clients it has and keeps the name.
+It never touches a table. If it dies, its shards go on serving the clients they have and keep the name. If one of
+several shards dies, it goes on with the others.
 """
 
 from __future__ import annotations
@@ -10,19 +11,19 @@ import logging
 import os
 import select
 import signal
-import subprocess
-import sys
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 
-import msgspec
 import zmq
 
 from gear.errors import GearError, ProtocolError, ServerConflict
-from gear.server.config import Options, Ready, ShardOptions, memory_token
+from gear.server.config import Options, ShardOptions, memory_token, shard_count
 from gear.server.declared import Creation
 from gear.server.metrics import Exporter
-from gear.server.runtime import Place, Record
+from gear.server.process import ShardProcess
+from gear.server.runtime import Place, Record, shard_directory
 from gear.storage.memory import size_text
 from gear.transport import messages as m
 from gear.transport import wire
@@ -55,32 +56,31 @@ class Supervisor:
         self._router = self._context.socket(zmq.ROUTER)
         self._stopping = self._serving = False
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._shard: subprocess.Popen[bytes] | None = None
+        self._shards: list[ShardProcess] = []
         self._place: Place | None = None
-        self._ready: Ready | None = None
         self._exporter: Exporter | None = None
 
     def run(self) -> int:
-        """Serve until SIGTERM or SIGINT (0) or until the shard dies (1)."""
+        """Serve until SIGTERM or SIGINT, or until the last shard is dead; 0 if none died."""
         try:
             if threading.current_thread() is threading.main_thread():
                 for number in (signal.SIGTERM, signal.SIGINT):
                     signal.signal(number, lambda *_: self.stop())
             port = self._bind()
             if self._options.metrics_port is not None:
-                self._exporter = Exporter(self._options, self._shards)
+                self._exporter = Exporter(self._options, self._living, shard_count(self._options.devices))
             name = self._options.name or f"gear-{port}"
             self._place = Place(name)
             directory = self._place.claim(self._options.discard)
-            self._start(name, str(directory))
-            if self._ready is None:
+            if not self._start(name, directory):
                 return 0 if self._stopping else 1
             address = f"{self._options.host}:{port}"
-            assert self._shard is not None
-            self._place.write(Record(str(directory), os.getpid(), [self._shard.pid], address))
+            self._place.write(Record(str(directory), os.getpid(), [s.pid for s in self._shards], address))
+            count = len(self._shards)
+            memory = memory_token(self._options.memory // count)
             line = (
                 f"gear-server ready: address={address} name={name} devices={self._options.devices} "
-                f"memory={memory_token(self._options.memory)}"
+                f"memory={memory if count == 1 else f'{count}x{memory}'}"
             )
             if self._exporter is not None:
                 line += f" metrics={self._options.host}:{self._exporter.port}"
@@ -117,63 +117,66 @@ class Supervisor:
             ) from None
         return port
 
-    def _start(self, name: str, directory: str) -> None:
-        """Start the shard and wait until it serves."""
-        o = self._options
-        told = ShardOptions(name, o.host, 0, directory, o.memory, o.token, o.log_level, o.discard, o.client_timeout)
+    def _start(self, name: str, directory: Path) -> bool:
+        """Start the shards and wait until all serve; whether they do."""
+        o, count = self._options, shard_count(self._options.devices)
         assert self._place is not None
-        self._shard = subprocess.Popen(
-            [sys.executable, "-m", "gear.server.shard"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=(self._place.descriptor,),  # the name stays taken as long as the shard lives
-        )
-        assert self._shard.stdin is not None
-        try:
-            with self._shard.stdin as stream:
-                stream.write(msgspec.json.encode(told) + b"\n")
-        except BrokenPipeError:
-            pass
-        assert self._shard.stdout is not None
-        poll, stdout, line = select.poll(), self._shard.stdout.fileno(), b""
-        for descriptor in (stdout, self._wake_reader):
-            poll.register(descriptor, select.POLLIN)
-        while not self._stopping and not line.endswith(b"\n"):
-            ready = dict(poll.poll(_START_SECONDS * 1000))
-            if not ready:
-                logger.error("the shard did not start within %g s", _START_SECONDS)
-                return
-            if stdout in ready:
-                data = os.read(stdout, 4096)
-                if not data:
-                    logger.error("the shard ended with exit code %s before it served", self._shard.wait(_STOP_SECONDS))
-                    return
-                line += data
-        if not self._stopping:
-            self._ready = msgspec.json.decode(line, type=Ready)
+        for index in range(count):
+            told = ShardOptions(
+                name, o.host, index, count, str(shard_directory(directory, index, count)), o.memory // count, o.token,
+                o.log_level, o.discard, o.client_timeout,
+            )  # fmt: skip
+            self._shards.append(ShardProcess(told, self._place.descriptor))
+        deadline = time.monotonic() + _START_SECONDS
+        poll = select.poll()
+        poll.register(self._wake_reader, select.POLLIN)
+        for shard in self._shards:
+            poll.register(shard.stdout, select.POLLIN)
+        while not self._stopping and any(shard.ready is None for shard in self._shards):
+            came = dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
+            if not came:
+                logger.error("%s did not start within %g s", self._name_of(self._starting()), _START_SECONDS)
+                return False
+            for shard in self._shards:
+                if shard.stdout not in came:
+                    continue
+                if not shard.hear():
+                    code = shard.wait(_STOP_SECONDS)
+                    logger.error("%s ended with exit code %s before it served", self._name_of(shard), code)
+                    return False
+                if shard.ready is not None:
+                    poll.unregister(shard.stdout)
+        return not self._stopping
+
+    def _starting(self) -> ShardProcess:
+        return next(shard for shard in self._shards if shard.ready is None)
+
+    def _name_of(self, shard: ShardProcess) -> str:
+        return "the shard" if len(self._shards) == 1 else f"shard {shard.index}"
 
     def _serve(self, name: str, creation: Creation, line: str) -> int:
-        """Answer discovery until told to stop or the shard is gone; say `line` when the tables are there."""
-        assert self._shard is not None
-        poll, shard = select.poll(), os.pidfd_open(self._shard.pid)
-        for descriptor in (int(self._router.fd), self._wake_reader, shard):
+        """Answer discovery until told to stop or no shard is left; say `line` when the tables are there."""
+        poll, shards = select.poll(), {shard.watch(): shard for shard in self._shards}
+        for descriptor in (int(self._router.fd), self._wake_reader, *shards):
             poll.register(descriptor, select.POLLIN)
-        try:
-            while not self._stopping:
-                if not self._serving and creation.over:
-                    self._announce(line)
-                    self._serving = True
-                self._answer_all(name)
-                came = dict(poll.poll(60_000))
-                if self._wake_reader in came:
-                    os.read(self._wake_reader, 4096)
-                if shard in came:
-                    code = self._shard.wait()
-                    logger.error("the shard died with exit code %d; this release does not start another one", code)
-                    return 1
-        finally:
-            os.close(shard)
-        return 0
+        while not self._stopping and shards:
+            if not self._serving and creation.over:
+                self._announce(line)
+                self._serving = True
+            self._answer_all(name)
+            came = dict(poll.poll(60_000))
+            if self._wake_reader in came:
+                os.read(self._wake_reader, 4096)
+            for descriptor in came.keys() & shards.keys():
+                shard = shards.pop(descriptor)
+                poll.unregister(descriptor)
+                code = shard.wait()
+                rest = f"; {len(shards)} of {len(self._shards)} shards go on serving" if shards else ""
+                logger.error(
+                    "%s died with exit code %d; this release does not start another one%s",
+                    self._name_of(shard), code, rest,
+                )  # fmt: skip
+        return 0 if len(shards) == len(self._shards) else 1
 
     def _answer_all(self, name: str) -> None:
         router = self._router
@@ -202,28 +205,22 @@ class Supervisor:
             raise ProtocolError(f"{type(body).__name__} is for a shard; ask Discover here")
         if not hmac.compare_digest(body.token.encode(), self._options.token.encode()):
             raise wire.wrong_token(body.token)
-        return m.Discovered(name, self._options.client_timeout, self._shards())
+        return m.Discovered(name, self._options.client_timeout, self._living(), len(self._shards))
 
-    def _shards(self) -> list[m.Shard]:
+    def _living(self) -> list[m.Shard]:
         """How to reach the shards that serve."""
-        return [] if self._ready is None else [m.Shard(0, self._ready.port, self._ready.socket)]
+        return [s.address() for s in self._shards if s.serves]
 
     def _end(self) -> None:
-        """Stop the shard, remove what is not to be kept, let the name go."""
+        """Stop the shards, remove what is not to be kept, let the name go."""
         if self._exporter is not None:
             self._exporter.close()
-        shard = self._shard
-        if shard is not None:
-            if shard.poll() is None:
-                shard.terminate()
-                try:
-                    shard.wait(_STOP_SECONDS)
-                except subprocess.TimeoutExpired:
-                    logger.error("the shard did not end within %g s and is killed", _STOP_SECONDS)
-                    shard.kill()
-                    shard.wait()
-            if shard.stdout is not None:
-                shard.stdout.close()
+        for shard in self._shards:
+            shard.terminate()
+        deadline = time.monotonic() + _STOP_SECONDS
+        for shard in self._shards:
+            if not shard.end(max(0.0, deadline - time.monotonic())):
+                logger.error("%s did not end within %g s and is killed", self._name_of(shard), _STOP_SECONDS)
         if self._place is not None:
             # What a server holds that never said it serves is nothing anybody wants back.
             kept = self._place.leave(self._options.discard or not self._serving)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gear import schema
-from gear.errors import DeviceError, GearError, InsufficientMemory, SchemaError, TableMismatch
+from gear.errors import DeviceError, GearError, InsufficientMemory, ProtocolError, SchemaError, TableMismatch
+from gear.parts import holders, is_spread, part
 from gear.query import Plan
 from gear.server.clients import Client
 from gear.storage.arrival import Places
@@ -29,13 +30,39 @@ logger = logging.getLogger(__name__)
 MOST_TABLES = 256
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a shard is: its directory, its number among the server's, and the bytes that its tables may take."""
+
+    directory: Path
+    shard: int
+    shards: int
+    memory: int
+
+    @property
+    def on_shard(self) -> str:
+        """The shard for people, where there are several."""
+        return f" on shard {self.shard}" if self.shards > 1 else ""
+
+
 @dataclass(eq=False)
 class Hosted:
-    """A table, what waits for it, and who uses it (by the client's number in the table)."""
+    """A table, what waits for it, and who uses it (by the client's number in the table).
+
+    Attributes
+    ----------
+    declared, spec : the whole table.
+    stored : this shard's part of it, number `part` of `parts`.
+    hidden : nobody finds it yet.
+    """
 
     stored: StoredTable
     index: int
+    declared: schema.Table
     spec: bytes
+    part: int = 0
+    parts: int = 1
+    hidden: bool = False
     clients: dict[int, Client] = field(default_factory=dict)
     reclaim_at: float = 0.0
     plans: dict[tuple[Shape, int], Plan] = field(default_factory=dict)
@@ -55,12 +82,15 @@ Made = Callable[["Hosted | GearError"], None]
 
 @dataclass(eq=False)
 class _Birth:
-    """A table being created, and who waits for it."""
+    """A table being created, and who waits for it. `part`: what this shard holds of it."""
 
     table: schema.Table
+    part: schema.Table
+    number: int
+    parts: int
     index: int
     nbytes: int
-    waiting: list[Made]
+    waiting: list[tuple[Made, bool]]
 
 
 class Tables:
@@ -68,16 +98,13 @@ class Tables:
 
     Parameters
     ----------
-    directory : Path
-        Where segments are made.
-    memory : int
-        Bytes that all of them together may take.
+    place : Place
     wake : () -> None
         Called from another thread when `finish` has something to do.
     """
 
-    def __init__(self, directory: Path, memory: int, wake: Callable[[], None]) -> None:
-        self._directory, self._memory, self._wake = directory, memory, wake
+    def __init__(self, place: Place, wake: Callable[[], None]) -> None:
+        self._place, self._wake = place, wake
         self._by_index: dict[int, Hosted] = {}
         self._by_name: dict[str, Hosted] = {}
         self._births: dict[str, _Birth] = {}
@@ -108,15 +135,18 @@ class Tables:
         ------
         TableNotFound
         """
-        if name is None and len(self._by_name) == 1:
-            return next(iter(self._by_name.values()))
+        shown = [hosted for hosted in self if not hosted.hidden]
+        if name is None and len(shown) == 1:
+            return shown[0]
         hosted = self._by_name.get(name) if name is not None else None
-        if hosted is None:
-            raise table_not_found(name, list(self._by_name))
+        if hosted is None or hosted.hidden:
+            raise table_not_found(name, [hosted.name for hosted in shown])
         return hosted
 
-    def create(self, spec: bytes, made: Made) -> None:
+    def create(self, spec: bytes, hidden: bool, made: Made) -> None:
         """Create a table, or find an equal one; `made` gets it, or the error, once and possibly later.
+
+        One that is `hidden`, of a client that did not come to its end, gives way to another table of that name.
 
         Raises
         ------
@@ -125,20 +155,34 @@ class Tables:
         table = schema.from_bytes(spec)
         there = self._by_name.get(table.name)
         birth = self._births.get(table.name)
-        known = there.stored.table if there else birth.table if birth else None
+        known = there.declared if there else birth.table if birth else None
+        if there is not None and there.hidden and known != table:
+            self._remove(there)
+            there = known = None
         if known is not None and known != table:
             raise TableMismatch(
                 f"table {table.name!r} exists and differs: {'; '.join(known.differences(table))}; use another name or "
                 "the same declaration"
             )
         if there is not None:
+            there.hidden &= hidden
             made(there)
         elif birth is not None:
-            birth.waiting.append(made)
+            birth.waiting.append((made, hidden))
         else:
-            self._conceive(table, made)
+            self._conceive(table, hidden, made)
 
-    def _conceive(self, table: schema.Table, made: Made) -> None:
+    def drop_hidden(self, spec: bytes) -> None:
+        """Drop the part of a table that nobody has found yet."""
+        there = self._by_name.get(schema.from_bytes(spec).name)
+        if there is not None and there.hidden and there.spec == spec:
+            self._remove(there)
+
+    def _remove(self, hosted: Hosted) -> None:
+        del self._by_name[hosted.name], self._by_index[hosted.index]
+        hosted.stored.close()
+
+    def _conceive(self, table: schema.Table, hidden: bool, made: Made) -> None:
         on_device = [c.name for c in table.columns if c.placement == "device"]
         if on_device:
             raise DeviceError(
@@ -149,21 +193,28 @@ class Tables:
         index = next((n for n in range(MOST_TABLES) if n not in taken), None)
         if index is None:
             raise SchemaError(f"{MOST_TABLES} tables exist, the most there can be; reuse one")
-        nbytes = Layout(table, index).nbytes
-        left = self._memory - self.nbytes
+        shards = holders(table, self._place.shards)
+        if self._place.shard not in shards:
+            raise ProtocolError(f"table {table.name!r} lies on shards {shards}, not on {self._place.shard}")
+        number, parts = shards.index(self._place.shard), len(shards)
+        mine = part(table, number, parts)
+        nbytes = Layout(mine, index, self._place.shard).nbytes
+        left = self._place.memory - self.nbytes
         if nbytes > left:
             raise InsufficientMemory(
-                f"table {table.name!r} needs {size_text(nbytes)} ({nbytes} bytes), but of the "
-                f"{size_text(self._memory)} allowed by --memory {size_text(max(left, 0))} ({max(left, 0)} bytes) are "
-                "left; lower the capacity or raise --memory"
+                f"table {table.name!r} needs {size_text(nbytes)} ({nbytes} bytes){self._place.on_shard}, but of the "
+                f"{size_text(self._place.memory)} allowed by --memory {size_text(max(left, 0))} ({max(left, 0)} bytes) "
+                "are left; lower the capacity or raise --memory"
             )
-        birth = self._births[table.name] = _Birth(table, index, nbytes, [made])
+        birth = self._births[table.name] = _Birth(table, mine, number, parts, index, nbytes, [(made, hidden)])
         threading.Thread(target=self._give_birth, args=(birth,), name=f"create {table.name}", daemon=True).start()
 
     def _give_birth(self, birth: _Birth) -> None:
         result: StoredTable | GearError
         try:
-            result = StoredTable(birth.table, birth.index, path=self._directory / f"table-{birth.index}")
+            spread = is_spread(birth.table, birth.parts)
+            path = self._place.directory / f"table-{birth.index}"
+            result = StoredTable(birth.part, birth.index, self._place.shard, path, spread)
         except GearError as error:
             result = error
         except Exception as error:
@@ -181,8 +232,10 @@ class Tables:
             if isinstance(result, GearError):
                 outcome = result
             else:
-                outcome = Hosted(result, birth.index, schema.to_bytes(birth.table))
+                hidden = all(asked for _, asked in birth.waiting)
+                spec = schema.to_bytes(birth.table)
+                outcome = Hosted(result, birth.index, birth.table, spec, birth.number, birth.parts, hidden)
                 self._by_index[birth.index] = self._by_name[birth.table.name] = outcome
                 logger.info("created table %s: %s", birth.table.name, size_text(birth.nbytes))
-            for made in birth.waiting:
+            for made, _ in birth.waiting:
                 made(outcome)

@@ -67,7 +67,7 @@ def look(address: str, token: str, timeout: float) -> Measurement:
     """
     found = discover(address, token, timeout)
     shards = measure(found.shards, parse_address(address)[0], token, timeout)
-    return Measurement(time.monotonic(), found.name, len(found.shards), shards)
+    return Measurement(time.monotonic(), found.name, found.count, shards)
 
 
 class _Rates:
@@ -113,7 +113,7 @@ def _head(address: str, now: Measurement, figures: Figures) -> RenderableType:
     if figures:
         clients = figures["clients"]
         oldest = max(shard["uptime"] for shard in now.shards.values())
-        limit = max(shard["memory_limit"] for shard in now.shards.values())
+        limit = sum(shard["memory_limit"] for shard in now.shards.values())
         text.append(f" for {duration(oldest)}\n")
         text.append(f"memory {nbytes(figures['segment_bytes'])} of {nbytes(limit)}  ")
         text.append(f"clients {clients['connected']} connected, ")

@@ -61,6 +61,7 @@ def warm() -> None:
         stored.pins.release(client, selection.pin, True)  # type: ignore[attr-defined]
         stored.pins.expire(time.time() + 1)
         bool(stored.drawable)
+        stored.mass()
         listing.scan(stored, b"", 1)
         stored.reclaim()
         stored.fence(client)

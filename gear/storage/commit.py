@@ -160,15 +160,20 @@ def apply(segment, params, client, client_key, entries, named, priorities, lost)
         items_before = np.int64(0) if begin else slots[at + f.ITEMS]
         items_after = max(items_before, item_count(params, before + length, end))
         if not gone:
-            allowed = items_after == items_before or insert_allowed(
-                counters[f.INSERTED_ITEMS],
-                counters[f.DELETED_ITEMS],
-                counters[f.SAMPLED_ITEMS] + counters[f.RESERVED_ITEMS],
-                params[f.P_RATIO] != 0,
-                params[f.P_MIN_SIZE],
-                floats[f.RATIO],
-                floats[f.HIGH],
-            )
+            if items_after == items_before:
+                allowed = True
+            elif params[f.P_SPREAD] != 0:
+                allowed = counters[f.INSERT_CREDIT] > 0
+            else:
+                allowed = insert_allowed(
+                    counters[f.INSERTED_ITEMS],
+                    counters[f.DELETED_ITEMS],
+                    counters[f.SAMPLED_ITEMS] + counters[f.RESERVED_ITEMS],
+                    params[f.P_RATIO] != 0,
+                    params[f.P_MIN_SIZE],
+                    floats[f.RATIO],
+                    floats[f.HIGH],
+                )
             trajectories = 1 if begin else 0
             if not allowed or not make_room(segment, params, -1 if begin else slot, length, trajectories, added):
                 return i, k_block, k_priority, n_lost
@@ -219,6 +224,8 @@ def apply(segment, params, client, client_key, entries, named, priorities, lost)
             publish(segment, params, slot, items_before, items_after, priorities, k_priority, given)
             counters[f.ITEM_COUNT] += items_after - items_before
             counters[f.INSERTED_ITEMS] += items_after - items_before
+            if params[f.P_SPREAD] != 0:
+                counters[f.INSERT_CREDIT] -= items_after - items_before
             if end:
                 _let_go(segment, params, slot)
         fence()

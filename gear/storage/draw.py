@@ -61,6 +61,23 @@ def _smallest(segment, params):
 
 
 @kernel
+def mass(segment, params):
+    """What a table is drawn from as often as: (mass, items that can be drawn, smallest non-zero probability).
+
+    The mass is the sum of the leaves, the number of trajectories where these are drawn first, else that of items. The
+    number of items is 0 where `Prioritized` may draw one twice.
+    """
+    counters = int64s(segment, params, f.R_COUNTERS)
+    if params[f.P_SAMPLER] == f.PRIORITIZED:
+        total = tree_total(float64s(segment, params, f.R_TREE), int64s(segment, params, f.R_STARTS))
+    elif params[f.P_OVER] != 0:
+        total = float(counters[f.LIVE_UNITS])
+    else:
+        total = float(counters[f.LIVE_ITEMS])
+    return total, counters[f.LIVE_ITEMS], _smallest(segment, params)
+
+
+@kernel
 def _draw(segment, params, size, items, probabilities):
     """Draw up to `size` items by the table's sampler: their indices, and how probable each was. Returns how many."""
     sampler = params[f.P_SAMPLER]
@@ -88,16 +105,26 @@ def select(segment, params, size, credit, hurry, pin, ids, starts, lengths, prob
     int32[size]; probabilities: float64[size]. Returns (items drawn, credit reserved, smallest non-zero
     probability of any item). With 0 items the credit stays reserved; of a short draw the rest returns.
     """
-    if params[f.P_MOST] > 0:
-        size = min(size, params[f.P_MOST])
-    credit += reserve(segment, params, size - credit)
-    if params[f.P_MOST] > 0 and hurry and credit > 0:
-        size = credit
-    if credit < size or not drawable(segment, params):
-        return 0, credit, 0.0
     counters = int64s(segment, params, f.R_COUNTERS)
-    if params[f.P_DISTINCT] != 0 and counters[f.LIVE_ITEMS] < size:
-        return 0, credit, 0.0
+    if (
+        params[f.P_SPREAD] != 0
+    ):  # the home of the table gives the credit, and the client asks others for what is missing
+        if params[f.P_DISTINCT] != 0:
+            size = min(size, counters[f.LIVE_ITEMS])
+        if size == 0 or not drawable(segment, params):
+            return 0, 0, 0.0
+        credit = size
+        counters[f.RESERVED_ITEMS] += size
+    else:
+        if params[f.P_MOST] > 0:
+            size = min(size, params[f.P_MOST])
+        credit += reserve(segment, params, size - credit)
+        if params[f.P_MOST] > 0 and hurry and credit > 0:
+            size = credit
+        if credit < size or not drawable(segment, params):
+            return 0, credit, 0.0
+        if params[f.P_DISTINCT] != 0 and counters[f.LIVE_ITEMS] < size:
+            return 0, credit, 0.0
     smallest = _smallest(segment, params)
     n = _draw(segment, params, size, starts, probabilities)
     counters[f.DRAWS] += n

@@ -46,7 +46,7 @@ PARAMS = (
     "table", "shard", "row_bits", "block_steps", "block_bytes", "blocks", "slots", "reserve_blocks",
     "reserve_slots", "generations", "item", "length", "stride", "edge", "step_n", "items_per_block",
     "sampler", "remover", "capacity_kind", "capacity", "max_length", "min_size", "ratio", "max_times", "seed",
-    "over", "distinct", "most",
+    "over", "distinct", "most", "spread",
 )  # fmt: skip
 """Names of the scalars at the head of `Layout.params`, in order."""
 
@@ -65,12 +65,17 @@ REGIONS = (
     ITEM_COUNT, INSERTED_ITEMS, DELETED_ITEMS, SAMPLED_ITEMS, RESERVED_ITEMS,
     INSERTED, INSERTED_STEPS, EVICTED_COUNT, EVICTED_STEPS, EVICTED_EARLY, CONSUMED,
     DRAWS, REMOVER_DRAWS, OLDEST, NEWEST, LIVE_UNITS, LIVE_ITEMS, MOST_PER_UNIT, REMOVER_LIVE,
-    UPDATED, STALE, HELD_SLOTS, STAMP, EPOCH, EPOCH_DRAWN, DRAWN_STEPS,
-) = range(38)  # fmt: skip
+    UPDATED, STALE, HELD_SLOTS, STAMP, EPOCH, EPOCH_DRAWN, DRAWN_STEPS, INSERT_CREDIT, CREDITED,
+) = range(40)  # fmt: skip
 
 # LIVE_ITEMS: items that can be drawn now; not counted where `Prioritized` may draw an item twice.
 # LIVE_UNITS: entries of the list of blocks (or slots) that `Uniform` draws from.
+# INSERT_CREDIT: items that may still be inserted, lent by the home of a table that lies on several shards.
+# CREDITED: of the home, samples promised or delivered by all shards.
 # STAMP: insertions into and updates of heaps so far. EPOCH: epochs ended; EPOCH_DRAWN: items drawn of the running one.
+
+UNLIMITED = 1 << 62
+"""Credit of inserts that no limiter ever holds back."""
 
 # Floats, float64: parameters first, then the largest raw priority so far.
 ALPHA, EPS, REMOVER_ALPHA, REMOVER_EPS, RATIO, LOW, HIGH, MAX_PRIORITY = range(8)
@@ -80,8 +85,8 @@ ALPHA, EPS, REMOVER_ALPHA, REMOVER_EPS, RATIO, LOW, HIGH, MAX_PRIORITY = range(8
     P_TABLE, P_SHARD, P_ROW_BITS, P_BLOCK_STEPS, P_BLOCK_BYTES, P_BLOCKS, P_SLOTS, P_RESERVE_BLOCKS,
     P_RESERVE_SLOTS, P_GENERATIONS, P_ITEM, P_LENGTH, P_STRIDE, P_EDGE, P_STEP_N, P_ITEMS_PER_BLOCK,
     P_SAMPLER, P_REMOVER, P_CAPACITY_KIND, P_CAPACITY, P_MAX_LENGTH, P_MIN_SIZE, P_RATIO, P_MAX_TIMES, P_SEED,
-    P_OVER, P_DISTINCT, P_MOST,
-) = range(28)  # fmt: skip
+    P_OVER, P_DISTINCT, P_MOST, P_SPREAD,
+) = range(29)  # fmt: skip
 
 # Regions of `params`, as indices of their (offset, bytes) pairs.
 (

@@ -48,6 +48,8 @@ def start(segment: npt.NDArray[np.uint8], layout: Layout) -> None:
     counters = layout.view(segment, "counters")
     counters[f.FREE_BLOCKS], counters[f.FREE_SLOTS] = layout.blocks, layout.slots
     counters[f.OLDEST] = counters[f.NEWEST] = -1
+    if layout.spread and isinstance(table.limiter, MinSize):
+        counters[f.INSERT_CREDIT] = f.UNLIMITED
     floats = layout.view(segment, "floats")
     for at, rule in ((f.ALPHA, table.sampler), (f.REMOVER_ALPHA, table.remover)):
         if isinstance(rule, Prioritized):

@@ -44,7 +44,7 @@ from gear.storage.regions import Region, remover_arrays, sampler_arrays, tree_st
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-FORMAT = 2
+FORMAT = 3
 """Version of the segment format, raised with every incompatible change."""
 
 ALIGN = 64
@@ -101,6 +101,8 @@ class Layout:
         The table's and the shard's number, 0..255; part of every id.
     reserve : float
         Share of blocks kept on top of the capacity for leases, quarantine and pinned evicted blocks.
+    spread : bool
+        Whether the table is a part of one whose limiter counts the items of several shards, see `gear.parts`.
 
     Raises
     ------
@@ -108,8 +110,10 @@ class Layout:
         If the table has more rows than an id can address.
     """
 
-    def __init__(self, table: Table, index: int = 0, shard: int = 0, reserve: float = 0.125) -> None:
-        self.table, self.index, self.shard = table, index, shard
+    def __init__(
+        self, table: Table, index: int = 0, shard: int = 0, reserve: float = 0.125, spread: bool = False
+    ) -> None:
+        self.table, self.index, self.shard, self.spread = table, index, shard, spread
         steps = self.block_steps = table.block_steps
         self.interleaved = isinstance(table.item, Step)
         self._place_columns()
@@ -257,6 +261,7 @@ class Layout:
             "over": int(self.by_trajectory),
             "distinct": int(table.distinct),
             "most": limiter.size if isinstance(limiter, (Queue, Stack)) else 0,
+            "spread": int(self.spread),
         }
         assert tuple(values) == f.PARAMS
         head = list(values.values())

@@ -40,6 +40,8 @@ class Pin:
     holders: set[int]
     settled: bool = False
     delivered: bool = False
+    credit: int = 0
+    """Samples promised by the home of a table that lies on several shards."""
     void: bool = False
     """Drawn before the table was reset: nothing is left to settle."""
 
@@ -55,6 +57,7 @@ class Pins:
     def __init__(self, segment: npt.NDArray[np.uint8], layout: Layout) -> None:
         self._segment, self._params, self._layout = segment, layout.params, layout
         self._blocks, self._slots = layout.view(segment, "blocks"), layout.view(segment, "slots")
+        self._counters = layout.view(segment, "counters")
         self._pins: dict[int, Pin] = {}
         self._of: dict[int, set[int]] = {}
         # Where numbers start is random: a selection of another server, or of one before a restart, is told apart.
@@ -74,6 +77,12 @@ class Pins:
         self._of.setdefault(selector, set()).add(number)
         if deadline < self.next_expiry:
             self.next_expiry = deadline
+        return number, deadline
+
+    def add_credit(self, amount: int, selector: int, parties: int, ttl: float) -> tuple[int, float]:
+        """Record credit for a draw from several shards; returns (number, deadline)."""
+        number, deadline = self.add(np.empty(0, np.int64), selector, parties, ttl)
+        self._pins[number].credit = amount
         return number, deadline
 
     def hold(self, client: int, number: int) -> None:
@@ -200,6 +209,8 @@ class Pins:
         if not pin.settled:
             if not pin.void:
                 settle.settle(self._segment, self._params, pin.ids, pin.delivered)
+                if not pin.delivered:
+                    self._counters[f.CREDITED] -= pin.credit
             pin.settled = True
 
     def _end_if_over(self, number: int, pin: Pin) -> None:

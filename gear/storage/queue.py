@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from gear.batch import Selection
 from gear.errors import DeadlineExceeded, GearError, ProtocolError
-from gear.schema import Queue, Stack
 from gear.storage import fields as f
+from gear.storage import obstacles
 from gear.storage.blocked import Blocked
+from gear.storage.credit import Credits
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -89,6 +91,9 @@ class RequestQueue:
         self.copying: set[int] = set()
         """Clients whose rows are being copied to their place: `advance` goes on with them."""
         self._growing: dict[int, Growing] = {}
+        self.credits = Credits(stored)
+        self.elsewhere: Callable[[], str] = str
+        """What inserts wait for on another shard, in words; nothing where the table's limiter is this shard's."""
 
     def commit(
         self,
@@ -186,6 +191,31 @@ class RequestQueue:
             else:
                 self._tally()
 
+    def select_now(self, client: int, size: int, parties: int, ttl: float) -> Selection:
+        """Draw up to `size` items of a part of a table, none where there are none."""
+        result = self.stored.select(client, size, parties, ttl, 0, True) if size else 0
+        if isinstance(result, int):
+            self.stored.unreserve(result)
+            return Selection.empty(self.stored.table.name, parties)
+        if self._commits:
+            self.advance()
+        return result
+
+    def credit(self, client: int, amount: int, parties: int, ttl: float, deadline: float, done: Done) -> None:
+        """Credit for a batch from several shards, see `Credits.request`."""
+        self.credits.request(client, amount, parties, ttl, deadline, done)
+        self.advance()
+
+    def await_items(self, client: int, above: int, done: Done) -> None:
+        """Call `done` when anything can be drawn, and more than `above` items."""
+        self.credits.await_items(client, above, done)
+        self.credits.serve()
+
+    @property
+    def wanted(self) -> int:
+        """Entries that wait for the limiter or for room."""
+        return sum(request.left for waiting in self._commits.values() for request in waiting)
+
     def _try_select(self, request: _Select) -> bool:
         # A queue may be full before it holds a batch: then a short one makes room for who waits with more.
         hurry = bool(self._commits or self._allocates)
@@ -249,13 +279,13 @@ class RequestQueue:
 
     def advance(self) -> None:
         """Serve every parked request that can be served now, until nothing moves."""
-        while self._serve_allocates() | self._serve_commits() | self._serve_selects():
+        while self._serve_allocates() | self._serve_commits() | self._serve_selects() | self.credits.serve():
             pass
         self._tally()
 
     def _tally(self) -> None:
         """Take note of how many wait: selects, and writers' allocations and clients with commits."""
-        readers, writers = len(self._selects), len(self._commits) + len(self._allocates)
+        readers, writers = len(self._selects) + len(self.credits), len(self._commits) + len(self._allocates)
         if readers != self._readers.count:
             self._readers.become(readers)
         if writers != self._writers.count:
@@ -333,6 +363,7 @@ class RequestQueue:
 
     def forget(self, client: int) -> None:
         """Drop everything parked of a client that is gone."""
+        self.credits.forget(client)
         self._commits.pop(client, None)
         self._growing.pop(client, None)
         self._hungry.discard(client)
@@ -362,50 +393,25 @@ class RequestQueue:
                 waiting.done(
                     DeadlineExceeded(f"insert of {waiting.blocks} blocks timed out: {reason}; nothing was inserted")
                 )
-        if late or expired:
+        if self.credits.expire(now) or late or expired:
             self.advance()
 
     def next_deadline(self) -> float | None:
         """Earliest deadline of a parked request, by `time.monotonic()`."""
-        return min((r.deadline for waiting in (self._selects, self._allocates) for r in waiting), default=None)
+        due = [r.deadline for waiting in (self._selects, self._allocates) for r in waiting]
+        credit = self.credits.next_deadline()
+        return min(due if credit is None else [*due, credit], default=None)
 
     def sample_obstacle(self, size: int) -> str:
         """What a sample of `size` items waits for, in words."""
-        counters, table = self.stored.counters, self.stored.table
-        items = int(counters[f.ITEM_COUNT])
-        least = self.stored.params[f.P_MIN_SIZE]
-        if items < least:
-            return f"table {table.name!r} holds {items} items and its limiter wants at least {least}; insert more"
-        if not self.stored.drawable:
-            return f"table {table.name!r} holds {items} items, none of which can be drawn (zero priority or used up)"
-        if table.distinct and counters[f.LIVE_ITEMS] < size:
-            return (
-                f"table {table.name!r}: {int(counters[f.LIVE_ITEMS])} items can be drawn and a batch of {size} "
-                "distinct ones needs as many; insert more, ask for fewer, or declare distinct=False"
-            )
-        return f"the limiter {table.limiter} of table {table.name!r} waits for inserts ({self._balance()})"
+        return obstacles.of_sample(self.stored, size)
 
     def insert_obstacle(self) -> str:
         """What an insert waits for, in words."""
         if self._hungry and self.stored.admits:
             return self.memory_obstacle()
-        table = self.stored.table
-        what = "samples, or for room that they make" if isinstance(table.limiter, (Queue, Stack)) else "samples"
-        return f"the limiter {table.limiter} of table {table.name!r} waits for {what} ({self._balance()})"
+        return self.elsewhere() or obstacles.of_insert(self.stored, self.credits.ledger)
 
     def memory_obstacle(self) -> str:
         """Who keeps blocks from being reused, in words."""
-        stored = self.stored
-        info = stored.info()
-        names = (
-            ", ".join(stored.client_name(client) for client in stored.pins.blocking()) or "writers with leased blocks"
-        )
-        return (
-            f"table {stored.table.name!r} is out of blocks: {info['held_blocks']} evicted ones are still read and "
-            f"{info['leased_blocks']} are leased; held by {names}"
-        )
-
-    def _balance(self) -> str:
-        counters = self.stored.counters
-        sampled = int(counters[f.SAMPLED_ITEMS] + counters[f.RESERVED_ITEMS])
-        return f"{int(counters[f.INSERTED_ITEMS])} items inserted, {sampled} sampled or promised"
+        return obstacles.of_memory(self.stored)

@@ -48,6 +48,8 @@ class StoredTable:
         Numbers that become part of every id.
     path : Path, optional
         Shared segment to create; None for private memory.
+    spread : bool
+        See `Layout`.
 
     Raises
     ------
@@ -55,9 +57,11 @@ class StoredTable:
         If the segment does not fit.
     """
 
-    def __init__(self, table: Table, index: int = 0, shard: int = 0, path: Path | None = None) -> None:
+    def __init__(
+        self, table: Table, index: int = 0, shard: int = 0, path: Path | None = None, spread: bool = False
+    ) -> None:
         self.table, self.path = table, path
-        self.layout = Layout(table, index, shard)
+        self.layout = Layout(table, index, shard, spread=spread)
         owner = f"table {table.name!r}"
         size = self.layout.nbytes
         self.segment = memory.create(path, size, owner) if path else memory.anonymous(size, owner)
@@ -267,6 +271,8 @@ class StoredTable:
     def admits(self) -> bool:
         """Whether the limiter lets one more item in."""
         counters, params = self.counters, self.params
+        if self.layout.spread:
+            return bool(counters[f.INSERT_CREDIT] > 0)
         sampled = int(counters[f.SAMPLED_ITEMS] + counters[f.RESERVED_ITEMS])
         return bool(
             insert_allowed.py_func(  # type: ignore[attr-defined]
@@ -284,6 +290,11 @@ class StoredTable:
     def drawable(self) -> bool:
         """Whether any item can be drawn now."""
         return bool(draw.drawable(self.segment, self.params))
+
+    def mass(self) -> tuple[float, int, float]:
+        """Mass of all items, how many can be drawn, smallest non-zero probability; see `draw.mass`."""
+        total, items, smallest = draw.mass(self.segment, self.params)
+        return float(total), int(items), float(smallest)
 
     def unreserve(self, credit: int) -> None:
         """Return credit that was reserved and not drawn."""
@@ -373,7 +384,7 @@ class StoredTable:
         self.pins.reset()
         while self.counters[f.OLDEST] >= 0:
             evict(self.segment, self.params, int(self.counters[f.OLDEST]), False)
-        self.counters[[f.INSERTED_ITEMS, f.DELETED_ITEMS, f.SAMPLED_ITEMS]] = 0
+        self.counters[[f.INSERTED_ITEMS, f.DELETED_ITEMS, f.SAMPLED_ITEMS, f.CREDITED]] = 0
         self.layout.view(self.segment, "floats")[f.MAX_PRIORITY] = 1.0
 
     def info(self) -> dict[str, Any]:

@@ -38,6 +38,7 @@ class OpenTable:
         has ended marks it revoked and lets go of it at once unless it is being read.
     recall : set by the client: takes a number of blocks and returns idle leases up to it. A session whose
         shard calls leases back calls it and gives back what it returns.
+    row : the number by which the shard knows this client when it opened the table.
     """
 
     table: Table
@@ -46,10 +47,16 @@ class OpenTable:
     lost: set[int] = field(default_factory=set)
     reading: set[int] = field(default_factory=set)
     recall: Callable[[int], Grant] | None = None
+    row: int = 0
+
+    @property
+    def layouts(self) -> dict[int, Layout]:
+        """The geometry of the table by the shards that it lies on."""
+        return {self.layout.shard: self.layout}
 
 
-class Session(Protocol):
-    """Everything a client asks of the tables. Thread-safe. Timeouts in seconds, None waits for ever.
+class Service(Protocol):
+    """What a client asks of tables, on however many shards they lie. Thread-safe. Timeouts in seconds, None: for ever.
 
     Every call raises `ConnectionLost` when the server is gone, `DeadlineExceeded` at its timeout (then
     nothing of it has happened), and the errors of `gear.errors` that the shard found.
@@ -65,52 +72,8 @@ class Session(Protocol):
         """The table of that name, or the only one. Raises TableNotFound. Cached after the first call."""
         ...
 
-    def lease(self, table: OpenTable, blocks: int, slots: int, timeout: float | None) -> Grant:
-        """Up to that many, at once, from the reserve: fewer (even none) when the client's share is used."""
-        ...
-
-    def allocate(self, table: OpenTable, blocks: int, slots: int, timeout: float | None) -> Grant:
-        """Exactly that many, for a commit that follows: evicts for them; waits only for readers."""
-        ...
-
-    def give_back(self, table: OpenTable, grant: Grant) -> None:
-        """Return unused leases."""
-        ...
-
-    def submit(
-        self,
-        table: OpenTable,
-        slot: int,
-        blocks: Sequence[int],
-        length: int,
-        flags: int,
-        priorities: float | npt.NDArray[np.float64] | None,
-        timeout: float | None,
-    ) -> int:
-        """Queue one commit entry whose rows are written; returns its sequence number (from 1, per table).
-
-        Entries are committed in order. Waits only when the window of unacknowledged entries is full.
-        """
-        ...
-
-    def wait(self, table: OpenTable, sequence: int, timeout: float | None) -> None:
-        """Return once every entry up to `sequence` is committed.
-
-        At the timeout DeadlineExceeded says what the limiter or the memory waits for; the entries stay
-        queued: wait again, or `withdraw` them. An entry the shard refused raises here, once.
-        """
-        ...
-
-    def withdraw(self, table: OpenTable, first: int, last: int) -> int:
-        """Drop the entries first..last that are not committed; their leases end. Returns how many were dropped.
-
-        Only for entries that begin and end their trajectory. What is returned is exact: the others of the
-        range are committed.
-        """
-        ...
-
-    def committed(self, table: OpenTable) -> int:
-        """Highest sequence number known to be committed; sends what is gathered, never waits."""
+    def parts(self, table: OpenTable) -> list[tuple[Session, OpenTable]]:
+        """The parts of a table that can be inserted into, each with the session of its shard."""
         ...
 
     def select(
@@ -122,9 +85,12 @@ class Session(Protocol):
         """
         ...
 
-    def gather(self, table: OpenTable, selection: Selection, plan: Plan, out: npt.NDArray[np.uint8]) -> bool:
+    def gather(
+        self, table: OpenTable, selection: Selection, plan: Plan, out: npt.NDArray[np.uint8], first: int = 0
+    ) -> bool:
         """Collect the rows of a selection that this client holds into `out`, uint8[plan.nbytes] or more.
 
+        They are the items of the batch from number `first` on.
         False if the pin has been taken back; what `out` holds then is worth nothing.
         """
         ...
@@ -180,4 +146,69 @@ class Session(Protocol):
 
     def close(self) -> None:
         """Give everything back and end. Idempotent; never raises."""
+        ...
+
+
+class Session(Service, Protocol):
+    """What a client asks of the tables of one shard: all that, and what stores trajectories there."""
+
+    def lease(self, table: OpenTable, blocks: int, slots: int, timeout: float | None) -> Grant:
+        """Up to that many, at once, from the reserve: fewer (even none) when the client's share is used."""
+        ...
+
+    def allocate(self, table: OpenTable, blocks: int, slots: int, timeout: float | None) -> Grant:
+        """Exactly that many, for a commit that follows: evicts for them; waits only for readers."""
+        ...
+
+    def give_back(self, table: OpenTable, grant: Grant) -> None:
+        """Return unused leases."""
+        ...
+
+    def submit(
+        self,
+        table: OpenTable,
+        slot: int,
+        blocks: Sequence[int],
+        length: int,
+        flags: int,
+        priorities: float | npt.NDArray[np.float64] | None,
+        timeout: float | None,
+    ) -> int:
+        """Queue one commit entry whose rows are written; returns its sequence number (from 1, per table).
+
+        Entries are committed in order. Waits only when the window of unacknowledged entries is full.
+        """
+        ...
+
+    def wait(self, table: OpenTable, sequence: int, timeout: float | None) -> None:
+        """Return once every entry up to `sequence` is committed.
+
+        At the timeout DeadlineExceeded says what the limiter or the memory waits for; the entries stay
+        queued: wait again, or `withdraw` them. An entry the shard refused raises here, once.
+        """
+        ...
+
+    def withdraw(self, table: OpenTable, first: int, last: int) -> int:
+        """Drop the entries first..last that are not committed; their leases end. Returns how many were dropped.
+
+        Only for entries that begin and end their trajectory. What is returned is exact: the others of the
+        range are committed.
+        """
+        ...
+
+    def committed(self, table: OpenTable) -> int:
+        """Highest sequence number known to be committed; sends what is gathered, never waits."""
+        ...
+
+    def acknowledged(self, table: OpenTable) -> int:
+        """The same of what has been heard already, also when the shard is gone."""
+        ...
+
+    def pending(self, table: OpenTable) -> int:
+        """Commit entries that were not acknowledged yet, as far as has been heard."""
+        ...
+
+    @property
+    def lost(self) -> bool:
+        """Whether the shard is known to be gone."""
         ...

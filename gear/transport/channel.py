@@ -120,7 +120,8 @@ class Channel:
         self._bell = bell
         self._poll = select.poll()
         self._monitor_descriptor: int = self._monitor.fd
-        for descriptor in (s.fd, self._monitor_descriptor, bell):
+        self.descriptors = (int(s.fd), self._monitor_descriptor)
+        for descriptor in (*self.descriptors, bell):
             self._poll.register(descriptor, select.POLLIN)
         s.connect(endpoint)
         # A socket's descriptor signals only what comes after somebody has found nothing.

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gear.errors import Closed, DeadlineExceeded, GearError, ProtocolError
+from gear.errors import Closed, ConnectionLost, DeadlineExceeded, GearError, ProtocolError
 from gear.transport import messages as m
 from gear.transport.channel import Buffer
 from gear.transport.link import Link
@@ -121,24 +121,28 @@ class Conversation:
         GearError
             What the shard answered, if it refused.
         """
-        call = self.post(body, frames)
+        return self.answer(self.post(body, frames), type(body).__name__.lower(), deadline, undo)
+
+    def answer(self, call: Call, what: str, deadline: float, undo: Callable[[Call], None] | None = None) -> Call:
+        """Wait for the answer to a request that was sent, as `ask` does."""
         try:
             answered = self.until(lambda: call.done, deadline)
             if not answered and self.link.up:
                 answered = self.until(lambda: call.done, deadline + GRACE)
         except BaseException:
-            self._abandon(call, undo)
+            self.abandon(call, undo)
             raise
         self.used = time.monotonic()
         if not answered:
-            self._abandon(call, undo)
+            self.abandon(call, undo)
             state = "" if self.link.up else "; the connection is broken and is being made anew"
-            raise DeadlineExceeded(f"{type(body).__name__.lower()}: no answer of the server in time{state}")
+            raise DeadlineExceeded(f"{what}: no answer of the server in time{state}")
         if type(call.answer) is m.Failed:
             raise call.answer.error()
         return call
 
-    def _abandon(self, call: Call, undo: Callable[[Call], None] | None) -> None:
+    def abandon(self, call: Call, undo: Callable[[Call], None] | None) -> None:
+        """Nobody waits for this answer any more; one that has come or comes later is given to `undo`."""
         if call.done:
             if undo is not None and type(call.answer) is not m.Failed:
                 undo(call)
@@ -279,6 +283,11 @@ class Conversation:
         """Raise what ended the conversation, if anything did."""
         if self._error is not None:
             raise type(self._error)(*self._error.args)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the shard is gone."""
+        return isinstance(self._error, ConnectionLost)
 
     def fail(self, error: GearError) -> None:
         """End the conversation: every wait, now and later, raises `error`."""

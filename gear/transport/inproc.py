@@ -21,7 +21,7 @@ from gear.storage.fields import BEGIN
 from gear.storage.layout import COMMIT_ENTRY, Grant
 from gear.storage.queue import CommitDone, RequestQueue
 from gear.storage.table import StoredTable
-from gear.transport.base import OpenTable
+from gear.transport.base import OpenTable, Session
 from gear.transport.mapped import Mapped
 
 if TYPE_CHECKING:
@@ -109,6 +109,10 @@ class InprocSession(Mapped):
             if name is None or name not in self._tables:
                 raise table_not_found(name, self._tables)
             return self._tables[name].open
+
+    def parts(self, table: OpenTable) -> list[tuple[Session, OpenTable]]:
+        """The table itself."""
+        return [(self, table)]
 
     def _local(self, table: OpenTable) -> _Local:
         self._check_open()
@@ -215,6 +219,19 @@ class InprocSession(Mapped):
         with self._lock:
             local = self._local(table)
             return local.stored.committed(local.client)
+
+    def acknowledged(self, table: OpenTable) -> int:
+        """Highest sequence number committed."""
+        return self.committed(table)
+
+    def pending(self, table: OpenTable) -> int:
+        """Commit entries that wait for the limiter."""
+        return self._by_open[id(table)].pending
+
+    @property
+    def lost(self) -> bool:
+        """Never: the tables live as long as this process."""
+        return False
 
     def select(
         self, table: OpenTable, size: int, timeout: float | None, parties: int, ttl: float, ahead: Plan | None = None

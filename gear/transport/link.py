@@ -90,6 +90,10 @@ class Link:
         """Sleeps until something may have arrived; True asks for `tend`. To be called without the lock."""
         return self._channel.wait
 
+    def descriptors(self) -> tuple[int, ...]:
+        """What becomes readable when something may have arrived, after `receive` has found nothing."""
+        return () if self._state == _DOWN else self._channel.descriptors
+
     def ring(self) -> None:
         """End the sleep."""
         os.eventfd_write(self._bell, 1)

@@ -86,7 +86,18 @@ class Goodbye(Message, tag=4):
 
 
 class CreateTable(Message, tag=5):
-    """Create a table, or find an equal one."""
+    """Create a shard's part of a table, or find an equal one.
+
+    A hidden part is there and nobody finds it, until one that is not hidden is asked for: a table that some shard
+    refuses is never seen on another.
+    """
+
+    table: Annotated[bytes, Meta(max_length=1 << 20)]
+    hidden: bool = False
+
+
+class DropHidden(Message, tag=43):
+    """Another shard has refused its part: drop this one, unless it was shown meanwhile."""
 
     table: Annotated[bytes, Meta(max_length=1 << 20)]
 
@@ -139,15 +150,35 @@ class Withdraw(Message, tag=11):
 
 
 class Select(Message, tag=12):
-    """Draw and pin items."""
+    """Draw and pin items.
+
+    Of a part of a table it is answered at once, with fewer items where there are not as many: with none for size 0.
+    """
 
     table: Index
-    size: Annotated[int, Meta(ge=1, le=MAX_ITEMS)]
+    size: Annotated[int, Meta(ge=0, le=MAX_ITEMS)]
     parties: Annotated[int, Meta(ge=1, le=65535)]
     ttl: Seconds
     timeout: Seconds | None
     shape: Shape | None = None
     """How they look, if their rows are to come with the answer: for no more than one piece of them."""
+
+
+class Credit(Message, tag=44):
+    """Of the home of a table's limiter: credit for a batch drawn from several shards, in a pin without items."""
+
+    table: Index
+    amount: Annotated[int, Meta(ge=1, le=MAX_ITEMS)]
+    parties: Annotated[int, Meta(ge=1, le=65535)]
+    ttl: Seconds
+    timeout: Seconds | None
+
+
+class Await(Message, tag=45):
+    """Answered, with an empty selection, when anything of this part can be drawn, and more than `above` items."""
+
+    table: Index
+    above: Number = 0
 
 
 class Hold(Message, tag=13):
@@ -227,7 +258,7 @@ class Collect(Message, tag=20):
 Request = (
     Discover | Hello | Attach | Goodbye | CreateTable | OpenTable | Lease | Allocate | GiveBack | Commit
     | Withdraw | Select | Hold | Update | Reset | Info | Releases | Explain | Describe | Measure | Scan | Insert
-    | Collect
+    | Collect | DropHidden | Credit | Await
 )  # fmt: skip
 
 
@@ -255,11 +286,12 @@ class Shard(Message, tag=99):
 
 
 class Discovered(Message, tag=101):
-    """Where the shards are, and after how many silent seconds a client is lost."""
+    """Where the living shards are, after how many silent seconds a client is lost, and how many shards there were."""
 
     name: Text
     heartbeat: Seconds
     shards: Annotated[list[Shard], Meta(min_length=1, max_length=256)]
+    count: Annotated[int, Meta(ge=1, le=256)] = 1
 
 
 class Welcome(Message, tag=102):
@@ -275,7 +307,7 @@ class Done(Message, tag=103):
 
 
 class Opened(Message, tag=104):
-    """A table, and where its segment lies."""
+    """A table as declared, and where the segment of the shard's part of it lies. `client`: the asker's number."""
 
     table: Annotated[bytes, Meta(max_length=1 << 20)]
     index: Index
@@ -283,6 +315,9 @@ class Opened(Message, tag=104):
     segment: Text
     nbytes: Number
     committed: Number
+    part: Index = 0
+    parts: Annotated[int, Meta(ge=1, le=256)] = 1
+    client: Count = 0
 
 
 class Granted(Message, tag=105):
@@ -317,6 +352,9 @@ class Selected(Message, tag=108):
     parties: Count
     smallest: float
     deadline: float
+    mass: float = 0.0
+    """Of a part of a table, after the draw: what all its items weigh, and how many can be drawn."""
+    items: Number = 0
 
 
 class Updated(Message, tag=109):

@@ -10,6 +10,7 @@ from gear.transport.discovery import discover, endpoint_of, parse_address
 from gear.transport.door import NotShared
 from gear.transport.messages import Shard
 from gear.transport.remote import deadline_of
+from gear.transport.several import Several
 from gear.transport.shm import ShmSession
 from gear.transport.tcp import TcpSession
 
@@ -18,7 +19,7 @@ PATHS = (None, "shm", "tcp")
 
 def connect(
     address: str, token: str | None = None, timeout: float | None = 10.0, path: str | None = None
-) -> ShmSession | TcpSession:
+) -> ShmSession | TcpSession | Several:
     """A session with the server at ``host:port``; the token defaults to the variable ``GEAR_TOKEN``.
 
     `path` is None for the best one there is.
@@ -31,10 +32,18 @@ def connect(
         raise ProtocolError(f"path: expected 'shm', 'tcp' or None for the better of both, got {path!r}")
     deadline = deadline_of(timeout)
     token = os.environ.get("GEAR_TOKEN", "") if token is None else token
-    found = discover(address, token, timeout)
-    if len(found.shards) != 1:
-        raise ProtocolError(f"the server at {address} has {len(found.shards)} shards; this release connects to one")
-    return open_session(found.shards[0], parse_address(address)[0], token, found.heartbeat, deadline, path)
+    found, host = discover(address, token, timeout), parse_address(address)[0]
+    sessions: dict[int, ShmSession | TcpSession] = {}
+    try:
+        for shard in found.shards:
+            sessions[shard.index] = open_session(shard, host, token, found.heartbeat, deadline, path)
+    except BaseException:
+        for session in sessions.values():
+            session.close()
+        raise
+    if found.count == 1:
+        return sessions[0]
+    return Several(sessions, found.count)
 
 
 def open_session(

@@ -113,6 +113,11 @@ class Remote(ABC):
             self._attendant = Attendant(self)
             return talk
 
+    @property
+    def lost(self) -> bool:
+        """Whether the shard is known to be gone."""
+        return self._talk is not None and self._talk.lost
+
     # What differs from path to path
 
     def _enter(self, talk: Conversation, identity: bytes, deadline: float) -> None:  # noqa: B027 - a path may need nothing

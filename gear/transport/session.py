@@ -17,6 +17,7 @@ import numpy as np
 from gear import schema
 from gear.batch import Selection, Update
 from gear.errors import DeadlineExceeded, PinLost, ProtocolError
+from gear.parts import is_spread, part
 from gear.storage.layout import Layout
 from gear.transport import messages as m
 from gear.transport.base import OpenTable
@@ -27,13 +28,14 @@ from gear.transport.remote import LEAST, Remote, deadline_of
 from gear.transport.wire import page_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
     from gear.page import Page
     from gear.query import Plan
     from gear.schema import Table
+    from gear.transport.base import Session
 
 
 class RemoteSession(Remote):
@@ -61,15 +63,60 @@ class RemoteSession(Remote):
         table = schema.from_bytes(answer.table)
         opened = self._opened.get(table.name)
         if opened is None:
-            layout = Layout(table, answer.index, answer.shard)
+            mine = part(table, answer.part, answer.parts)
+            layout = Layout(mine, answer.index, answer.shard, spread=is_spread(table, answer.parts))
             if layout.nbytes != answer.nbytes:
                 raise ProtocolError(
                     f"table {table.name!r}: expected a segment of {layout.nbytes} bytes, the server has one of "
                     f"{answer.nbytes} bytes; install the same release at both ends"
                 )
-            opened = self._opened[table.name] = OpenTable(table, layout, self._segment(answer, layout))
+            opened = OpenTable(mine, layout, self._segment(answer, layout), row=answer.client)
+            self._opened[table.name] = opened
             self._boxes[answer.index] = self._box(talk, opened)
         return opened
+
+    def parts(self, table: OpenTable) -> list[tuple[Session, OpenTable]]:
+        """The table itself."""
+        return [(self, table)]  # type: ignore[list-item]
+
+    # Requests that a table on several shards makes of all of them at once
+
+    def post(self, body: m.Message, frames: Sequence[Buffer] = ()) -> Call:
+        """Send a request; `answer` waits for what comes of it."""
+        with self._talking() as talk:
+            return talk.post(body, frames)
+
+    def answer(self, call: Call, what: str, deadline: float, undo: Callable[[Call], None] | None = None) -> Call:
+        """Wait for the answer to a request; see `Conversation.ask`. Errors name `what`."""
+        with self._talking() as talk:
+            return talk.answer(call, what, deadline, undo)
+
+    def await_answer(self, call: Call, deadline: float) -> bool:
+        """Wait for the answer to a request until the deadline; whether it came."""
+        with self._talking() as talk:
+            return talk.until(lambda: call.done, deadline)
+
+    def abandon(self, table: OpenTable, call: Call) -> None:
+        """Nobody waits any more for a selection, whether it has come or will."""
+        index = table.layout.index
+        with self._talking() as talk:
+            talk.abandon(call, lambda call: self.unwanted(index, call))
+
+    def opened(self, call: Call) -> OpenTable:
+        """The part of a table that an answer has opened."""
+        with self._talking() as talk:
+            return self._open(talk, call)
+
+    def look(self, call: Call) -> bool:
+        """Take in what has arrived, without waiting; whether that call was answered."""
+        with self._talking() as talk:
+            talk.look()
+            talk.check()
+            return call.done
+
+    def descriptors(self) -> tuple[int, ...]:
+        """What becomes readable when `look` may find something."""
+        return () if self._talk is None else self._talk.link.descriptors()
 
     @abstractmethod
     def _segment(self, answer: m.Opened, layout: Layout) -> npt.NDArray[np.uint8]:
@@ -145,6 +192,16 @@ class RemoteSession(Remote):
             talk.look()
             return box.committed
 
+    def acknowledged(self, table: OpenTable) -> int:
+        """Highest sequence number heard to be committed."""
+        box = self._boxes.get(table.layout.index)
+        return 0 if box is None else box.committed
+
+    def pending(self, table: OpenTable) -> int:
+        """Commit entries not heard to be committed."""
+        box = self._boxes.get(table.layout.index)
+        return 0 if box is None else box.sequence - box.settled
+
     # Draws
 
     def select(
@@ -155,11 +212,15 @@ class RemoteSession(Remote):
         with talk.lock:
             index = table.layout.index
             wait = None if timeout is None else max(0.0, timeout)
-            body = m.Select(index, size, parties, min(ttl, 1e10), wait, self._ahead(ahead))
-            call = talk.ask(body, deadline_of(timeout), undo=lambda call: self._unwanted(index, call))
+            body = m.Select(index, size, parties, min(ttl, 1e10), wait, self.ahead(ahead, size))
+            call = talk.ask(body, deadline_of(timeout), undo=lambda call: self.unwanted(index, call))
+        return self.selected(table, call)
+
+    def selected(self, table: OpenTable, call: Call) -> Selection:
+        """The selection that is the answer to a request."""
         answer: m.Selected = expect(call, m.Selected)
         if len(call.frames) > 1:
-            self._came(index, answer.pin, call.frames[1:])
+            self._came(table.layout.index, answer.pin, call.frames[1:])
         buffer = bytearray(call.frames[0])
         n, rest = divmod(len(buffer), 28)
         if rest:
@@ -176,16 +237,18 @@ class RemoteSession(Remote):
             answer.deadline,
         )
 
-    def _ahead(self, plan: Plan | None) -> m.Shape | None:
-        """How items look that are gathered by `plan`, if their rows are to come with the selection."""
+    def ahead(self, plan: Plan | None, count: int) -> m.Shape | None:
+        """How items look that are gathered by `plan`, if the rows of so many are to come with their selection."""
         return None
 
     def _came(self, index: int, pin: int, rows: list[Buffer]) -> None:
         """Rows that came with a selection."""
 
-    def _unwanted(self, index: int, call: Call) -> None:
+    def unwanted(self, index: int, call: Call) -> None:
         """A selection came after its caller had given up."""
         assert self._talk is not None
+        if not call.answer.pin:
+            return
         self._talk.releases.append((index, call.answer.pin, False))
 
     def sample(self, table: OpenTable, size: int, plan: Plan, out: npt.NDArray[np.uint8]) -> Selection | None:

@@ -109,15 +109,18 @@ class TcpSession(RemoteSession):
 
     # Rows that come
 
-    def _ahead(self, plan: Plan | None) -> m.Shape | None:
-        if plan is None or per_piece(plan) < plan.size:  # several pieces come faster side by side
+    def ahead(self, plan: Plan | None, count: int) -> m.Shape | None:
+        """How items look whose rows are to come with their selection; several pieces come faster side by side."""
+        if plan is None or not count or per_piece(plan) < count:
             return None
         return m.Shape(plan.views, plan.length)
 
     def _came(self, index: int, pin: int, rows: list[Buffer]) -> None:
         self._early[index, pin] = rows
 
-    def gather(self, table: OpenTable, selection: Selection, plan: Plan, out: npt.NDArray[np.uint8]) -> bool:
+    def gather(
+        self, table: OpenTable, selection: Selection, plan: Plan, out: npt.NDArray[np.uint8], first: int = 0
+    ) -> bool:
         """Have the rows sent piece by piece, the next ones asked for while one is taken in.
 
         Raises
@@ -127,16 +130,17 @@ class TcpSession(RemoteSession):
         """
         early = self._early.pop((table.layout.index, selection.pin), None)
         if early is not None:
-            place(plan, plan, 0, early, out)
+            place(self._plan(table, plan, len(selection)), plan, first, early, out)
             return True
-        most = per_piece(plan)
+        most, count = per_piece(plan), len(selection)
         with self._gathers:
-            flying: deque[tuple[int, Call]] = deque()
+            flying: deque[tuple[int, int, Call]] = deque()
             try:
-                for begin in range(0, plan.size, most):
+                for begin in range(0, count, most):
                     if len(flying) == FLYING:
                         self._take_in(table, plan, flying, out)
-                    flying.append((begin, self._ask_for(table, selection, plan, slice(begin, begin + most))))
+                    call = self._ask_for(table, selection, plan, slice(begin, begin + most))
+                    flying.append((first + begin, min(most, count - begin), call))
                 while flying:
                     self._take_in(table, plan, flying, out)
             except PinLost:
@@ -149,10 +153,10 @@ class TcpSession(RemoteSession):
             return talk.post(body, (selection.starts[items].tobytes(), selection.lengths[items].tobytes()))
 
     def _take_in(
-        self, table: OpenTable, plan: Plan, flying: deque[tuple[int, Call]], out: npt.NDArray[np.uint8]
+        self, table: OpenTable, plan: Plan, flying: deque[tuple[int, int, Call]], out: npt.NDArray[np.uint8]
     ) -> None:
         """Wait for the piece asked for first, and copy it to its place."""
-        first, call = flying.popleft()
+        first, count, call = flying.popleft()
         with self._talking() as talk:
             if not talk.until(lambda: call.done, deadline_of(LEAST)):
                 raise DeadlineExceeded(f"collect: the server sent no rows for {LEAST:g} s")
@@ -160,7 +164,7 @@ class TcpSession(RemoteSession):
         if isinstance(call.answer, m.Failed):
             raise call.answer.error()
         expect(call, m.Gathered)
-        place(self._plan(table, plan, min(per_piece(plan), plan.size - first)), plan, first, call.frames, out)
+        place(self._plan(table, plan, count), plan, first, call.frames, out)
 
     def _plan(self, table: OpenTable, whole: Plan, size: int) -> Plan:
         """The plan of a piece of that many items."""

@@ -1,0 +1,62 @@
+"""What a request waits for, in words: for the error at its deadline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gear.schema import Queue, Stack
+from gear.storage import fields as f
+
+if TYPE_CHECKING:
+    from gear.storage.ledger import Ledger
+    from gear.storage.table import StoredTable
+
+
+def of_sample(stored: StoredTable, size: int) -> str:
+    """What a sample of `size` items waits for."""
+    counters, table = stored.counters, stored.table
+    items = int(counters[f.ITEM_COUNT])
+    least = stored.params[f.P_MIN_SIZE]
+    if items < least:
+        return f"table {table.name!r} holds {items} items and its limiter wants at least {least}; insert more"
+    if not stored.drawable:
+        return f"table {table.name!r} holds {items} items, none of which can be drawn (zero priority or used up)"
+    if table.distinct and counters[f.LIVE_ITEMS] < size:
+        return (
+            f"table {table.name!r}: {int(counters[f.LIVE_ITEMS])} items can be drawn and a batch of {size} "
+            "distinct ones needs as many; insert more, ask for fewer, or declare distinct=False"
+        )
+    return f"the limiter {table.limiter} of table {table.name!r} waits for inserts ({_balance(stored)})"
+
+
+def of_credit(stored: StoredTable, ledger: Ledger) -> str:
+    """What a sample of a table that lies on several shards waits for at its home."""
+    table, items = stored.table, ledger.items
+    if items < stored.params[f.P_MIN_SIZE]:
+        least = stored.params[f.P_MIN_SIZE]
+        return f"table {table.name!r} holds {items} items on all its shards and its limiter wants at least {least}"
+    return f"the limiter {table.limiter} of table {table.name!r} waits for inserts ({ledger.balance})"
+
+
+def of_insert(stored: StoredTable, ledger: Ledger | None) -> str:
+    """What an insert waits for that the limiter holds back."""
+    table = stored.table
+    what = "samples, or for room that they make" if isinstance(table.limiter, (Queue, Stack)) else "samples"
+    balance = _balance(stored) if ledger is None else ledger.balance
+    return f"the limiter {table.limiter} of table {table.name!r} waits for {what} ({balance})"
+
+
+def of_memory(stored: StoredTable) -> str:
+    """Who keeps blocks from being reused."""
+    info = stored.info()
+    names = ", ".join(stored.client_name(client) for client in stored.pins.blocking()) or "writers with leased blocks"
+    return (
+        f"table {stored.table.name!r} is out of blocks: {info['held_blocks']} evicted ones are still read and "
+        f"{info['leased_blocks']} are leased; held by {names}"
+    )
+
+
+def _balance(stored: StoredTable) -> str:
+    counters = stored.counters
+    sampled = int(counters[f.SAMPLED_ITEMS] + counters[f.RESERVED_ITEMS])
+    return f"{int(counters[f.INSERTED_ITEMS])} items inserted, {sampled} sampled or promised"

@@ -1,0 +1,335 @@
+"""A server of several shards as one `Session`: a session with each, and tables that lie on more than one of them.
+
+A table on one shard is that shard's table, and its calls go to that shard's session at once. A `SpreadTable` has a
+part on each of its shards; what is asked of it is asked of all of them together. Inserts never come here: a
+trajectory is written to one part, see `parts`. Shards that died are left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gear import schema
+from gear.batch import Update
+from gear.errors import ConnectionLost, GearError, TableMismatch, TableNotFound
+from gear.page import Page
+from gear.parts import holders, is_limited, is_spread
+from gear.storage.fields import ID_SHARD_SHIFT
+from gear.totals import total
+from gear.transport import messages as m
+from gear.transport.base import OpenTable
+from gear.transport.inproc import table_not_found
+from gear.transport.remote import deadline_of
+from gear.transport.session import expect
+from gear.transport.spread import SpreadTable
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from gear.batch import Selection
+    from gear.query import Plan
+    from gear.schema import Table
+    from gear.transport.base import Session
+    from gear.transport.conversation import Call
+    from gear.transport.shm import ShmSession
+    from gear.transport.tcp import TcpSession
+
+    Path = ShmSession | TcpSession
+
+
+class Several:
+    """A `Session` with several shards.
+
+    Parameters
+    ----------
+    sessions : by the numbers of their shards, those that died left out.
+    count : int
+        How many shards the server has, those that died included.
+    """
+
+    def __init__(self, sessions: dict[int, Path], count: int) -> None:
+        self._sessions, self._count = sessions, count
+        self._opened: dict[str, OpenTable] = {}
+        self.path = next(iter(sessions.values())).path
+
+    @property
+    def living(self) -> dict[int, Path]:
+        """The sessions of the shards that are not known to have died.
+
+        Raises
+        ------
+        ConnectionLost
+            If none is left.
+        """
+        living = {shard: session for shard, session in self._sessions.items() if not session.lost}
+        if not living:
+            raise ConnectionLost("every shard of the server is gone; start it again and connect anew")
+        return living
+
+    def holding(self, table: SpreadTable) -> dict[int, Path]:
+        """The sessions of the living shards that hold a part of the table.
+
+        Raises
+        ------
+        ConnectionLost
+            If none is left.
+        """
+        living = {shard: session for shard, session in self.living.items() if shard in table.opened}
+        if not living:
+            raise ConnectionLost(f"every shard that held table {table.table.name!r} is gone; start the server again")
+        return living
+
+    def session(self, shard: int) -> Path:
+        """The session with a shard, alive or not."""
+        return self._sessions[shard]
+
+    # One question to many
+
+    def post_each(
+        self, bodies: dict[int, m.Message], frames: dict[int, tuple[bytes, ...]] | None = None
+    ) -> dict[int, Call]:
+        """Send a request to each of some shards; those that are gone are left out."""
+        calls = {}
+        for shard, body in bodies.items():
+            with contextlib.suppress(ConnectionLost):
+                calls[shard] = self._sessions[shard].post(body, frames[shard] if frames else ())
+        return calls
+
+    def answers(self, calls: dict[int, Call], what: str, deadline: float) -> dict[int, Call | GearError]:
+        """The answer of each shard, or the error that it is."""
+        found: dict[int, Call | GearError] = {}
+        for shard, call in calls.items():
+            try:
+                found[shard] = self._sessions[shard].answer(call, what, deadline)
+            except GearError as error:
+                found[shard] = error
+        return found
+
+    def _ask_each(self, bodies: dict[int, m.Message], timeout: float | None) -> dict[int, Call | GearError]:
+        what = next((type(body).__name__.lower() for body in bodies.values()), "")
+        return self.answers(self.post_each(bodies), what, deadline_of(timeout))
+
+    # Tables
+
+    def create_table(self, table: Table, timeout: float | None) -> OpenTable:
+        """Create, or find an equal one: on every shard that shall hold it, or on none."""
+        living, shards, spec = self.living, holders(table, self._count), schema.to_bytes(table)
+        gone = [shard for shard in shards if shard not in living]
+        if gone:
+            with contextlib.suppress(TableNotFound):
+                return self._equal(table, self.open_table(table.name, timeout))
+            raise ConnectionLost(
+                f"table {table.name!r} cannot be created: shard {', '.join(map(str, gone))}, which would hold a part "
+                "of it, is gone; start the server again"
+            )
+        hidden = self._ask_each({shard: m.CreateTable(spec, True) for shard in shards}, timeout)
+        refused = [answer for answer in hidden.values() if isinstance(answer, GearError)]
+        if refused or len(hidden) < len(shards):
+            made = [shard for shard, answer in hidden.items() if not isinstance(answer, GearError)]
+            self._ask_each({shard: m.DropHidden(spec) for shard in made}, timeout)
+            raise refused[0] if refused else ConnectionLost(f"a shard died while table {table.name!r} was created")
+        shown = self._ask_each({shard: m.CreateTable(spec) for shard in shards}, timeout)
+        return self._join(table, shown)
+
+    def _equal(self, table: Table, opened: OpenTable) -> OpenTable:
+        if opened.table != table:
+            raise TableMismatch(
+                f"table {table.name!r} exists and differs: {'; '.join(opened.table.differences(table))}; use another "
+                "name or the same declaration"
+            )
+        return opened
+
+    def open_table(self, name: str | None, timeout: float | None) -> OpenTable:
+        """The table of that name, or the only one."""
+        known = self._opened.get(name) if name is not None else None
+        if known is not None:
+            return known
+        living = self.living
+        answers = self._ask_each(dict.fromkeys(living, m.Describe()), timeout)
+        specs = {
+            spec for answer in answers.values() if not isinstance(answer, GearError)
+            for spec in expect(answer, m.Described).tables
+        }  # fmt: skip
+        tables = {table.name: table for table in map(schema.from_bytes, specs)}
+        if name is None and len(tables) == 1:
+            name = next(iter(tables))
+        if name is None or name not in tables:
+            self._raise_lost(answers.values())
+            raise table_not_found(name, tables)
+        table = tables[name]
+        there = [shard for shard in holders(table, self._count) if shard in living]
+        opened = self._ask_each({shard: m.OpenTable(name) for shard in there}, timeout)
+        if any(isinstance(answer, TableNotFound) for answer in opened.values()):
+            return self.create_table(table, timeout)  # somebody is about to show it, or died before
+        return self._join(table, opened)
+
+    @staticmethod
+    def _raise_lost(answers: Iterable[Call | GearError]) -> None:
+        """Raise what kept every shard from answering."""
+        found = list(answers)
+        if found and all(isinstance(answer, GearError) for answer in found):
+            raise found[0]  # type: ignore[misc]
+
+    def _join(self, table: Table, answers: dict[int, Call | GearError]) -> OpenTable:
+        """The table made of the parts that shards have opened; those of shards that are gone are left out."""
+        opened: dict[int, OpenTable] = {}
+        for shard, answer in answers.items():
+            if isinstance(answer, GearError):
+                if not isinstance(answer, ConnectionLost):
+                    raise answer
+                continue
+            opened[shard] = self._sessions[shard].opened(answer)
+        self._raise_lost(answers.values())
+        shards = holders(table, self._count)
+        known = self._opened.get(table.name)
+        if known is not None:
+            return known
+        if len(shards) == 1:
+            self._opened[table.name] = opened[shards[0]]
+            return opened[shards[0]]
+        first = next(iter(opened.values()))
+        home = shards[0] if is_limited(table) and is_spread(table, len(shards)) else None
+        joined = SpreadTable(table, first.layout, first.segment, row=first.row, opened=opened, home=home)
+        self._opened[table.name] = joined
+        return joined
+
+    def parts(self, table: OpenTable) -> list[tuple[Session, OpenTable]]:
+        """The parts of a table, each with the session of its shard."""
+        if isinstance(table, SpreadTable):
+            return [(self._sessions[shard], opened) for shard, opened in table.opened.items()]
+        return [(self._sessions[table.layout.shard], table)]
+
+    # Draws; the table is a `SpreadTable` from here on.
+
+    def select(
+        self, table: OpenTable, size: int, timeout: float | None, parties: int, ttl: float, ahead: Plan | None = None
+    ) -> Selection:
+        """Draw and pin `size` items, from all shards in proportion to what their parts weigh."""
+        from gear.transport.drawing import Drawing
+
+        return Drawing(self, _spread(table), size, parties, ttl, ahead).draw(deadline_of(timeout))
+
+    def sample(self, table: OpenTable, size: int, plan: Plan, out: npt.NDArray[np.uint8]) -> Selection | None:
+        """Never: the shards draw."""
+        return None
+
+    def gather(
+        self, table: OpenTable, selection: Selection, plan: Plan, out: npt.NDArray[np.uint8], first: int = 0
+    ) -> bool:
+        """Collect the rows of each part into consecutive items of the batch."""
+        spread = _spread(table)
+        for part, begin, items in selection.split():
+            if part.size:
+                session, opened = self._sessions[part.shard], spread.opened[part.shard]
+                try:
+                    if not session.gather(opened, items, spread.plan(part.shard, plan), out, first + begin):
+                        return False
+                except ConnectionLost:  # its rows are gone with it
+                    return False
+        return True
+
+    def hold(self, table: OpenTable, selection: Selection) -> None:
+        """Join the pins of a selection made elsewhere."""
+        spread, held = _spread(table), []
+        try:
+            for part, _, items in selection.split():
+                self._sessions[part.shard].hold(spread.opened[part.shard], items)
+                held.append((part.shard, items))
+        except BaseException:
+            for shard, items in held:
+                with contextlib.suppress(ConnectionLost):
+                    self._sessions[shard].release(spread.opened[shard], items, False)
+            raise
+
+    def release(self, table: OpenTable, selection: Selection, delivered: bool) -> None:
+        """End this party's hold of every part; a shard that is gone holds nothing."""
+        spread = _spread(table)
+        for part, _, items in selection.split():
+            with contextlib.suppress(ConnectionLost):
+                self._sessions[part.shard].release(spread.opened[part.shard], items, delivered)
+
+    def revoked(self, table: OpenTable, selection: Selection) -> bool:
+        """Whether a shard has taken its pin back."""
+        spread = _spread(table)
+        return any(self._sessions[p.shard].revoked(spread.opened[p.shard], s) for p, _, s in selection.split())
+
+    def update_priorities(
+        self,
+        table: OpenTable,
+        ids: npt.NDArray[np.int64],
+        priorities: npt.NDArray[np.float64],
+        timeout: float | None,
+    ) -> Update:
+        """Set raw priorities, each on its shard; those of items on a shard that is gone are stale."""
+        spread = _spread(table)
+        shards = ids >> ID_SHARD_SHIFT & 0xFF
+        bodies: dict[int, m.Message] = {}
+        frames: dict[int, tuple[bytes, ...]] = {}
+        living = self.holding(spread)
+        for shard in np.unique(shards).tolist():
+            if shard in living:
+                mine = shards == shard
+                bodies[shard] = m.Update(spread.opened[shard].layout.index)
+                frames[shard] = ids[mine].astype(np.int64).tobytes(), priorities[mine].astype(np.float64).tobytes()
+        applied = 0
+        for answer in self.answers(self.post_each(bodies, frames), "update", deadline_of(timeout)).values():
+            if isinstance(answer, ConnectionLost):
+                continue
+            if isinstance(answer, GearError):
+                raise answer
+            applied += expect(answer, m.Updated).applied
+        return Update(applied, len(ids) - applied)
+
+    # The whole
+
+    def scan(self, table: OpenTable, cursor: bytes, most: int, timeout: float | None) -> tuple[Page, bytes]:
+        """The next page: one shard after the other. The cursor begins with the number of the shard."""
+        spread = _spread(table)
+        shards = sorted(self.holding(spread))
+        shard = cursor[0] if cursor else shards[0]
+        nothing = np.empty(0, np.int64)
+        page = Page(nothing, nothing, nothing, nothing.astype(np.int32), None)
+        rest = b""
+        if shard in shards:
+            page, rest = self._sessions[shard].scan(spread.opened[shard], cursor[1:], most, timeout)
+            numbers = page.trajectories | shard << ID_SHARD_SHIFT
+            page = Page(page.ids, numbers, page.positions, page.lengths, page.priorities)
+        if rest:
+            return page, bytes([shard]) + rest
+        behind = [other for other in shards if other > shard]
+        return page, bytes([behind[0]]) if behind else b""
+
+    def reset(self, table: OpenTable, timeout: float | None) -> None:
+        """Drop every trajectory on every shard."""
+        spread = _spread(table)
+        bodies = {shard: m.Reset(spread.opened[shard].layout.index) for shard in self.holding(spread)}
+        for answer in self._ask_each(dict(bodies), timeout).values():
+            if isinstance(answer, GearError) and not isinstance(answer, ConnectionLost):
+                raise answer
+
+    def info(self, timeout: float | None) -> dict[str, Any]:
+        """Figures of all shards added up, and under ``shards`` whether each one serves."""
+        figures: dict[int, dict[str, Any]] = {}
+        for shard, session in self.living.items():
+            with contextlib.suppress(ConnectionLost):
+                figures[shard] = session.info(timeout)
+        self.living  # noqa: B018 - raises when the last one has died meanwhile
+        states = {
+            str(shard): {"ready": shard in figures} | ({"pid": figures[shard]["pid"]} if shard in figures else {})
+            for shard in range(self._count)
+        }
+        return total(figures.values()) | {"devices": f"cpu:{self._count}", "shards": states}
+
+    def close(self) -> None:
+        """End every session."""
+        for session in self._sessions.values():
+            session.close()
+
+
+def _spread(table: OpenTable) -> SpreadTable:
+    assert isinstance(table, SpreadTable)
+    return table
