@@ -21,6 +21,7 @@ from gear.errors import GearError, ProtocolError
 from gear.server.bulk import Bulk, Send
 from gear.server.clients import Client, Clients
 from gear.server.latency import Latencies, clock, count
+from gear.server.lending import Lending
 from gear.server.tables import Hosted, Place, Tables
 from gear.storage import listing
 from gear.storage.layout import Grant
@@ -49,6 +50,7 @@ class Service:
         Called from another thread when `finish` has something to do.
     about : () -> dict
         Figures of the process for `info`.
+    token, heartbeat : of the server, for the way to other shards.
     """
 
     def __init__(
@@ -58,8 +60,12 @@ class Service:
         send: Send,
         wake: Callable[[], None],
         about: Callable[[], dict[str, Any]],
+        token: str,
+        heartbeat: float,
     ) -> None:
         self.tables = Tables(place, wake)
+        self.lending = Lending(place, self.tables, self._send, token, heartbeat)
+        self.tables.adopt, self.tables.forget = self.lending.adopt, self.lending.forget
         self._clients, self._transmit, self._about = clients, send, about
         self._bulk = Bulk(self._send, self._refuse, wake)
         self._handlers: dict[type, Callable[[Client, int, Any, list[Buffer]], None]] = {
@@ -87,6 +93,7 @@ class Service:
             m.DropHidden: self._drop_hidden,
             m.Credit: self._credit,
             m.Await: self._await,
+            m.Account: self._account,
         }
         self._latencies = Latencies(list(self._handlers))
         self._rows = self._latencies.rows
@@ -141,6 +148,7 @@ class Service:
 
     def suspend(self, client: Client) -> None:
         """The client fell silent: what it holds is quarantined."""
+        self.lending.fell_silent(client)
         for index, row in client.rows.items():
             self.tables[index].stored.suspend(row)
 
@@ -198,10 +206,12 @@ class Service:
                 self._revoke(hosted, hosted.stored.reclaim())
                 hosted.queue.advance()  # pins that nobody had joined are gone at once
                 self._recall(hosted)
+        self.lending.tick(now)
 
     def next_due(self, now: float) -> float | None:
         """Seconds until `tick` has something to do."""
-        due = []
+        lending = self.lending.next_due(now)
+        due = [] if lending is None else [lending]
         for hosted in self.tables:
             deadline, expiry = hosted.queue.next_deadline(), hosted.stored.pins.next_expiry
             if deadline is not None and deadline != float("inf"):
@@ -384,6 +394,9 @@ class Service:
             self._send(client, request, m.Selected(0, 1, smallest, 0.0, mass, items), [b""])
 
         hosted.queue.await_items(row, body.above, done)
+
+    def _account(self, client: Client, request: int, body: m.Account, parts: list[Buffer]) -> None:
+        self._send(client, request, self.lending.account(client, body), _NOTHING)
 
     def _hold(self, client: Client, request: int, body: m.Hold, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)

@@ -70,8 +70,11 @@ class Shard:
             self._poll.register(descriptor, select.POLLIN)
         self._clients = Clients(self._directory, nonce, m.FORGET * options.client_timeout)
         place = Place(self._directory, options.index, options.shards, options.memory)
-        self._service = Service(place, self._clients, self._send, self.wake, self._about)
+        self._service = Service(
+            place, self._clients, self._send, self.wake, self._about, options.token, options.client_timeout
+        )
         self._live: set[int] = set()
+        self._heard: set[int] = set()
         self._stopping = False
         self._started = time.time()
         self._received = self._refused = self._dropped = 0
@@ -112,6 +115,7 @@ class Shard:
         self._hear_connections()  # a socket's descriptor signals only what comes after somebody found nothing
         more = True
         while not self._stopping:
+            self._listen_to_shards()
             now = time.monotonic()
             came = {descriptor for descriptor, _ in self._poll.poll(0 if more else self._patience(now))}
             if self._wake_reader in came:
@@ -127,6 +131,16 @@ class Shard:
                 self._service.fence(client)
             # What was sent since may have taken the signal of a message that has come meanwhile.
             more = more or readable(self._router)
+
+    def _listen_to_shards(self) -> None:
+        """Have answers of other shards end the poll."""
+        wanted = self._service.lending.descriptors()
+        if wanted != self._heard:
+            for descriptor in self._heard - wanted:
+                self._poll.unregister(descriptor)
+            for descriptor in wanted - self._heard:
+                self._poll.register(descriptor, select.POLLIN)
+            self._heard = wanted
 
     def _patience(self, now: float) -> int | None:
         """Milliseconds until something is due."""
@@ -265,6 +279,7 @@ class Shard:
         self._router.disable_monitor()
         self._monitor.close(0)
         self._router.close(0)
+        self._service.lending.close()
         self._context.term()
         signal.set_wakeup_fd(-1)
         self._clients.close()

@@ -109,6 +109,10 @@ class Tables:
         self._by_name: dict[str, Hosted] = {}
         self._births: dict[str, _Birth] = {}
         self._finished: deque[tuple[_Birth, StoredTable | GearError]] = deque()
+        self.adopt: Callable[[Hosted], None] = lambda hosted: None
+        """Called with a table that was created."""
+        self.forget: Callable[[Hosted], None] = lambda hosted: None
+        """Called with a table that is dropped."""
 
     def __iter__(self) -> Iterator[Hosted]:
         return iter(self._by_index.values())
@@ -122,6 +126,10 @@ class Tables:
     def get(self, index: int) -> Hosted | None:
         """The table of that number."""
         return self._by_index.get(index)
+
+    def named(self, name: str) -> Hosted | None:
+        """The table of that name, hidden or not."""
+        return self._by_name.get(name)
 
     @property
     def nbytes(self) -> int:
@@ -179,6 +187,7 @@ class Tables:
             self._remove(there)
 
     def _remove(self, hosted: Hosted) -> None:
+        self.forget(hosted)
         del self._by_name[hosted.name], self._by_index[hosted.index]
         hosted.stored.close()
 
@@ -236,6 +245,7 @@ class Tables:
                 spec = schema.to_bytes(birth.table)
                 outcome = Hosted(result, birth.index, birth.table, spec, birth.number, birth.parts, hidden)
                 self._by_index[birth.index] = self._by_name[birth.table.name] = outcome
+                self.adopt(outcome)
                 logger.info("created table %s: %s", birth.table.name, size_text(birth.nbytes))
             for made, _ in birth.waiting:
                 made(outcome)

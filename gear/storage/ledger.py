@@ -30,6 +30,30 @@ class Account:
     want: int = 0
 
 
+class _Own:
+    """The home's own account, read from the counters of its part."""
+
+    def __init__(self, counters: npt.NDArray[np.int64]) -> None:
+        self._counters = counters
+        self.want = 0
+
+    @property
+    def inserted(self) -> int:
+        return int(self._counters[f.INSERTED_ITEMS])
+
+    @property
+    def deleted(self) -> int:
+        return int(self._counters[f.DELETED_ITEMS])
+
+    @property
+    def credit(self) -> int:
+        return int(self._counters[f.INSERT_CREDIT])
+
+    @credit.setter
+    def credit(self, credit: int) -> None:
+        self._counters[f.INSERT_CREDIT] = credit
+
+
 class Ledger:
     """The accounts of one table.
 
@@ -38,13 +62,15 @@ class Ledger:
     table : Table
     counters : int64[COUNTERS]
         Of the home's part; ``CREDITED`` holds the samples promised or delivered.
+    home : int
+        The shard that keeps it.
 
     Attributes
     ----------
     accounts : by shard.
     """
 
-    def __init__(self, table: Table, counters: npt.NDArray[np.int64]) -> None:
+    def __init__(self, table: Table, counters: npt.NDArray[np.int64], home: int) -> None:
         self._counters = counters
         self._ratio = not isinstance(table.limiter, MinSize)
         self._least = table.limiter.n if isinstance(table.limiter, MinSize) else table.limiter.min_size
@@ -52,7 +78,7 @@ class Ledger:
         if not isinstance(table.limiter, MinSize):
             self._spi = table.limiter.samples_per_insert
             self._low, self._high = table.limiter.bounds
-        self.accounts: dict[int, Account] = {}
+        self.accounts: dict[int, Account | _Own] = {home: _Own(counters)}
         self._last = -1  # the shard that was lent to last
 
     @property
@@ -108,6 +134,12 @@ class Ledger:
                     turn.remove(shard)
         return {shard: amount for shard, amount in lent.items() if amount}
 
+    def lend_to(self, shard: int) -> int:
+        """Lend to one shard what is there for it, if no other waits; how much."""
+        if any(account.want for other, account in self.accounts.items() if other != shard):
+            return 0  # in turn, with the others
+        return self.lend().get(shard, 0)
+
     def idle(self) -> list[int]:
         """Shards with inserts that they were lent and do not use, while another one waits for some."""
         if not self._ratio or not any(account.want for account in self.accounts.values()):
@@ -126,5 +158,5 @@ class Ledger:
     def bury(self, shard: int) -> None:
         """A shard died: what it inserted stays inserted, its items are gone, what it was lent returns."""
         account = self.accounts.get(shard)
-        if account is not None:
+        if isinstance(account, Account):
             account.deleted, account.credit, account.want = account.inserted, 0, 0

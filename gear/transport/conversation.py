@@ -58,7 +58,7 @@ class Conversation:
     ----------
     endpoint, heartbeat, identity, token, alive, bulk
         See `Link`.
-    on_push : Recall or Revoke -> None
+    on_push : Recall, Revoke or Lend -> None
         Called with what the shard says unasked.
     """
 
@@ -272,7 +272,7 @@ class Conversation:
             for call in self._calls.values():
                 self.link.send(call.parts)
                 call.sent = True
-        elif isinstance(body, (m.Recall, m.Revoke)):
+        elif isinstance(body, (m.Recall, m.Revoke, m.Lend)):
             self._on_push(body)
         elif isinstance(body, m.Failed) and self.link.greeting:
             self.fail(body.error())

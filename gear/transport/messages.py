@@ -174,6 +174,18 @@ class Credit(Message, tag=44):
     timeout: Seconds | None
 
 
+class Account(Message, tag=46):
+    """From a shard to the home of a table's limiter: its items so far, inserts lent and not used, inserts that wait."""
+
+    table: Name
+    shard: Index
+    serial: Number
+    inserted: Number
+    deleted: Number
+    credit: Count
+    want: Count
+
+
 class Await(Message, tag=45):
     """Answered, with an empty selection, when anything of this part can be drawn, and more than `above` items."""
 
@@ -258,7 +270,7 @@ class Collect(Message, tag=20):
 Request = (
     Discover | Hello | Attach | Goodbye | CreateTable | OpenTable | Lease | Allocate | GiveBack | Commit
     | Withdraw | Select | Hold | Update | Reset | Info | Releases | Explain | Describe | Measure | Scan | Insert
-    | Collect | DropHidden | Credit | Await
+    | Collect | DropHidden | Credit | Await | Account
 )  # fmt: skip
 
 
@@ -414,9 +426,21 @@ class Revoke(Message, tag=112):
     pins: list[Number]
 
 
+class Lend(Message, tag=144):
+    """So many more items may be inserted. Also pushed, and then counts only if no later account was given.
+
+    `back`: what is not used is to be given back, with the next account.
+    """
+
+    table: Name
+    serial: Number
+    amount: Count
+    back: bool = False
+
+
 Reply = (
     Failed | Discovered | Welcome | Done | Opened | Granted | Committed | Withdrawn | Selected | Updated
-    | Informed | Recall | Revoke | Explained | Described | Scanned | Gathered
+    | Informed | Recall | Revoke | Explained | Described | Scanned | Gathered | Lend
 )  # fmt: skip
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import gear
-from tests.transport.conftest import server
+from tests.transport.conftest import name, server, shards
 
-__all__ = ["columns", "embed", "rows", "server"]
+__all__ = ["columns", "embed", "name", "rows", "server", "shards"]
 
 
 def columns() -> list[gear.Column]:

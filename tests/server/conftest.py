@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.transport.conftest import name, open_session, path, server, session
+from tests.transport.conftest import name, open_session, path, server, session, shards
 
-__all__ = ["name", "open_session", "path", "server", "session"]
+__all__ = ["name", "open_session", "path", "server", "session", "shards"]

@@ -42,7 +42,8 @@ def test_the_ready_line_is_the_only_one_and_says_address_name_devices_and_memory
     [
         ("97", "GPU 97 is not there"),
         ("0,98", r"GPU .*98 is not there"),
-        ("cpu:2", "several shards come in a later release"),
+        ("cpu:0", "expected 1 to 256 shards"),
+        ("cpu:257", "expected 1 to 256 shards"),
         ("tpu", "expected 'cpu' or GPU numbers like '0,1'"),
     ],
 )

@@ -23,11 +23,22 @@ _numbers = itertools.count()
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server whose clients count as lost after 0.5 s of silence."""
+    yield from _serve(tmp_path_factory, "cpu", "0.5")
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server of two shards."""
+    yield from _serve(tmp_path_factory, "cpu:2", "2")
+
+
+def _serve(tmp_path_factory: pytest.TempPathFactory, devices: str, silence: str) -> Iterator[Server]:
     name = f"test-{uuid.uuid4().hex[:12]}"
     log = tmp_path_factory.mktemp("server") / "log"
     command = shutil.which("gear-server", path=str(Path(sys.executable).parent))
     base = [command] if command else [sys.executable, "-m", "gear.server"]
-    arguments = ["--port", "0", "--name", name, "--discard", "--client-timeout", "0.5", "--memory", "64MiB"]
+    arguments = ["--port", "0", "--name", name, "--discard", "--client-timeout", silence, "--memory", "64MiB"]
+    arguments += ["--devices", devices]
     with log.open("wb") as stderr:
         process = subprocess.Popen([*base, *arguments], stdout=subprocess.PIPE, stderr=stderr)
     server = Server(name, process, log)
