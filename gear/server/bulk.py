@@ -126,7 +126,25 @@ class Bulk:
 
         self.gather(client, hosted, row, body.pin, plan, starts, lengths, then)
 
-    def send_along(
+    def selected(
+        self,
+        client: Client,
+        request: int,
+        hosted: Hosted,
+        row: int,
+        shape: m.Shape | None,
+        selection: Selection,
+        answer: m.Selected,
+    ) -> None:
+        """Send a selection, with its rows if they are wanted."""
+        arrays = (selection.ids, selection.probabilities, selection.starts, selection.lengths)
+        frames = [b"".join([a.tobytes() for a in arrays])]
+        if shape is None or client.silent or not len(selection):
+            self._send(client, request, answer, frames)
+        else:
+            self._send_along(client, request, hosted, row, shape, selection, answer, frames)
+
+    def _send_along(
         self,
         client: Client,
         request: int,

@@ -22,6 +22,7 @@ from gear.server.bulk import Bulk, Send
 from gear.server.clients import Client, Clients
 from gear.server.latency import Latencies, clock, count
 from gear.server.lending import Lending
+from gear.server.spread import Spread
 from gear.server.tables import Hosted, Place, Tables
 from gear.storage import listing
 from gear.storage.layout import Grant
@@ -68,6 +69,7 @@ class Service:
         self.tables.adopt, self.tables.forget = self.lending.adopt, self.lending.forget
         self._clients, self._transmit, self._about = clients, send, about
         self._bulk = Bulk(self._send, self._refuse, wake)
+        self._spread = Spread(self._send, self._refuse, self._bulk)
         self._handlers: dict[type, Callable[[Client, int, Any, list[Buffer]], None]] = {
             m.Attach: self._attach,
             m.Goodbye: self._goodbye,
@@ -91,6 +93,7 @@ class Service:
             m.Insert: self._insert,
             m.Collect: self._collect,
             m.DropHidden: self._drop_hidden,
+            m.Draw: self._draw,
             m.Credit: self._credit,
             m.Await: self._await,
             m.Account: self._account,
@@ -351,49 +354,26 @@ class Service:
     def _select(self, client: Client, request: int, body: m.Select, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)
         shape = body.shape
-        if shape is not None and body.size:
+        if shape is not None:
             self._bulk.plan(hosted, shape, body.size)
 
         def done(result: Selection | GearError) -> None:
             if isinstance(result, GearError):
                 self._refuse(client, request, result)
-                return
-            answer = m.Selected(result.pin, result.parties, result.smallest, result.deadline)
-            if hosted.parts > 1:
-                answer.mass, answer.items, answer.smallest = hosted.stored.mass()
-            arrays = (result.ids, result.probabilities, result.starts, result.lengths)
-            frames = [b"".join([a.tobytes() for a in arrays])]
-            if shape is None or client.silent or not len(result):
-                self._send(client, request, answer, frames)
             else:
-                self._bulk.send_along(client, request, hosted, row, shape, result, answer, frames)
+                answer = m.Selected(result.pin, result.parties, result.smallest, result.deadline)
+                self._bulk.selected(client, request, hosted, row, shape, result, answer)
 
-        if hosted.parts > 1:
-            done(hosted.queue.select_now(row, body.size, body.parties, body.ttl))
-        elif body.size:
-            hosted.queue.select(row, body.size, body.parties, body.ttl, _deadline(body.timeout), done)
-        else:
-            raise ProtocolError("Select: expected a size of at least 1, as the table lies on one shard, got 0")
+        hosted.queue.select(row, body.size, body.parties, body.ttl, _deadline(body.timeout), done)
+
+    def _draw(self, client: Client, request: int, body: m.Draw, parts: list[Buffer]) -> None:
+        self._spread.draw(client, request, body, *self._row(client, body.table))
 
     def _credit(self, client: Client, request: int, body: m.Credit, parts: list[Buffer]) -> None:
-        hosted, row = self._row(client, body.table)
-
-        def done(result: tuple[int, float] | GearError) -> None:
-            if isinstance(result, GearError):
-                self._refuse(client, request, result)
-            else:
-                self._send(client, request, m.Selected(result[0], body.parties, 1.0, result[1]), [b""])
-
-        hosted.queue.credit(row, body.amount, body.parties, body.ttl, _deadline(body.timeout), done)
+        self._spread.credit(client, request, body, *self._row(client, body.table))
 
     def _await(self, client: Client, request: int, body: m.Await, parts: list[Buffer]) -> None:
-        hosted, row = self._row(client, body.table)
-
-        def done(result: object) -> None:
-            mass, items, smallest = hosted.stored.mass()
-            self._send(client, request, m.Selected(0, 1, smallest, 0.0, mass, items), [b""])
-
-        hosted.queue.await_items(row, body.above, done)
+        self._spread.wait(client, request, body, *self._row(client, body.table))
 
     def _account(self, client: Client, request: int, body: m.Account, parts: list[Buffer]) -> None:
         self._send(client, request, self.lending.account(client, body), _NOTHING)

@@ -143,7 +143,7 @@ class Drawing:
         for shard, count in counts.items():
             shape = several.session(shard).ahead(self._ahead, count)
             index = table.opened[shard].layout.index
-            bodies[shard] = m.Select(index, count, self._parties, self._ttl, 0.0, shape)
+            bodies[shard] = m.Draw(index, count, self._parties, self._ttl, shape)
         came, smallest = 0, 1.0
         failed: GearError | None = None
         for shard, call in several.post_each(bodies).items():

@@ -150,18 +150,25 @@ class Withdraw(Message, tag=11):
 
 
 class Select(Message, tag=12):
-    """Draw and pin items.
-
-    Of a part of a table it is answered at once, with fewer items where there are not as many: with none for size 0.
-    """
+    """Draw and pin items."""
 
     table: Index
-    size: Annotated[int, Meta(ge=0, le=MAX_ITEMS)]
+    size: Annotated[int, Meta(ge=1, le=MAX_ITEMS)]
     parties: Annotated[int, Meta(ge=1, le=65535)]
     ttl: Seconds
     timeout: Seconds | None
     shape: Shape | None = None
     """How they look, if their rows are to come with the answer: for no more than one piece of them."""
+
+
+class Draw(Message, tag=47):
+    """Draw and pin items of a part of a table now, as many as there are; of none, say what the part weighs."""
+
+    table: Index
+    size: Annotated[int, Meta(ge=0, le=MAX_ITEMS)]
+    parties: Annotated[int, Meta(ge=1, le=65535)]
+    ttl: Seconds
+    shape: Shape | None = None
 
 
 class Credit(Message, tag=44):
@@ -270,7 +277,7 @@ class Collect(Message, tag=20):
 Request = (
     Discover | Hello | Attach | Goodbye | CreateTable | OpenTable | Lease | Allocate | GiveBack | Commit
     | Withdraw | Select | Hold | Update | Reset | Info | Releases | Explain | Describe | Measure | Scan | Insert
-    | Collect | DropHidden | Credit | Await | Account
+    | Collect | DropHidden | Draw | Credit | Await | Account
 )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def test_the_ready_line_is_the_only_one_and_says_address_name_devices_and_memory
         ("0,98", r"GPU .*98 is not there"),
         ("cpu:0", "expected 1 to 256 shards"),
         ("cpu:257", "expected 1 to 256 shards"),
-        ("tpu", "expected 'cpu' or GPU numbers like '0,1'"),
+        ("tpu", "expected 'cpu', 'cpu:N' or GPU numbers like '0,1'"),
     ],
 )
 def test_devices_that_are_not_there_are_an_error_and_never_another_device(devices, message):

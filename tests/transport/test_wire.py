@@ -38,6 +38,13 @@ REQUESTS = [
     (m.Insert(0), 9),
     (m.Collect(0, 2**62, m.Shape((View("x", 1.5),), 64)), 2),
     (m.Select(0, 256, 1, 60.0, 0.5, m.Shape((View("x"),), 64)), 0),
+    (m.CreateTable(b"spec", True), 0),
+    (m.DropHidden(b"spec"), 0),
+    (m.Draw(0, 0, 1, 60.0), 0),
+    (m.Draw(0, 256, 1, 60.0, m.Shape((View("x"),), 64)), 0),
+    (m.Credit(0, 256, 1, 60.0, None), 0),
+    (m.Await(0, 7), 0),
+    (m.Account("table", 1, 5, 2**40, 3, 64, 1), 0),
 ]
 ANSWERS = [
     (m.Failed("DataError", "no"), 0),
@@ -59,6 +66,8 @@ ANSWERS = [
     (m.Revoke(0, [1, 2]), 0),
     (m.Described([b"spec"]), 0),
     (m.Scanned(bytes(24), 3, True), 1),
+    (m.Selected(1, 1, 0.25, 1e9, 7.5, 3), 1),
+    (m.Lend("table", 5, 3, True), 0),
 ]
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text() | st.binary(max_size=40),
