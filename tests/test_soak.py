@@ -1,4 +1,4 @@
-"""Some seconds of `make soak`, on one shard and on two: ledger, bit-exact rows, quarantine, flat memory; with real processes."""
+"""Some seconds of `make soak`, on one shard and on two: ledger, bit-exact rows, quarantine, flat memory; processes."""
 
 from __future__ import annotations
 

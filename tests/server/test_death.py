@@ -16,6 +16,7 @@ from gear.errors import ConnectionLost, DeadlineExceeded
 from gear.parts import holders
 from gear.server import cli
 from gear.storage.fields import ID_SHARD_SHIFT
+from gear.toml import from_toml, to_toml
 from gear.transport.discovery import discover
 from tests.server.test_supervisor import gone
 from tests.transport.helpers import eventually
@@ -209,8 +210,13 @@ def test_the_last_shard_ends_the_server(start_server):
     assert not Path(f"/proc/{pids[0]}").exists()
 
 
-def test_a_signal_ends_all_shards_and_leaves_nothing(start_server):
-    server = start_server("--devices", "cpu:2", "--memory", "64MiB")
+def test_a_signal_ends_all_shards_and_leaves_nothing(start_server, tmp_path, capsys):
+    file = tmp_path / "tables.toml"
+    declared = [declare("one", limiter=gear.MinSize(3)), declare("two", sampler=gear.Fifo())]
+    file.write_text(to_toml(declared))
+    server = start_server("--devices", "cpu:2", "--memory", "64MiB", "--tables", str(file))
+    assert cli.main(["tables", server.address]) == 0
+    assert from_toml(capsys.readouterr().out) == declared
     assert server.fields["devices"] == "cpu:2"
     assert server.fields["memory"] == "2x32.00MiB"
     with gear.connect(server.address) as client:
