@@ -19,7 +19,16 @@ from gear.client.priorities import as_priorities, item_count
 from gear.client.rows import Rows
 from gear.errors import ConnectionLost, DataError, DeadlineExceeded, GearError
 from gear.schema import Bytes, Steps
-from gear.storage.fields import BEGIN, CONTINUED, CONTINUES, END, HAS_FINAL, TERMINATED
+from gear.storage.fields import (
+    BEGIN,
+    CONTINUED,
+    CONTINUES,
+    END,
+    HAS_FINAL,
+    ID_SHARD_SHIFT,
+    ID_TABLE_SHIFT,
+    TERMINATED,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,6 +60,7 @@ class Port:
         table.recall = self.pool.surrender
         self.max_length = table.layout.max_length
         self.capacity = _capacity(table)
+        self.id_keys = id_keys(table)
         self._steps = table.layout.block_steps
         self._lock = threading.Lock()
         self.shard: int | None = None  # where the table lies on several: errors name it
@@ -309,6 +319,12 @@ class Port:
             self.withdraw(sequences)
             raise
         return sequences
+
+
+def id_keys(table: OpenTable) -> list[int]:
+    """What the ids of a table begin with on each of its shards: table and shard number."""
+    shift = ID_TABLE_SHIFT - ID_SHARD_SHIFT
+    return [layout.index << shift | shard for shard, layout in table.layouts.items()]
 
 
 def _capacity(table: OpenTable) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gear.client.deadline import left, until
+from gear.client.port import id_keys
 from gear.errors import ConnectionLost, GearError
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Spread:
         self._turn = 0
         for port in ports:
             port.shard = port.layout.shard
+        self.id_keys = id_keys(table)
         first = ports[0]
         self.codec, self.rows, self.layout, self.max_length = first.codec, first.rows, first.layout, first.max_length
 

@@ -228,10 +228,10 @@ class Track:
             self._port = port
             self._piece = Piece(port, 0)
 
-    def _extend(self) -> list[np.ndarray]:
-        """One more block; the first of a trajectory from any shard that lives."""
+    def _extend(self, length: int) -> list[np.ndarray]:
+        """One more block behind `length` rows; the first of a trajectory from any shard that lives."""
         while True:
-            begins = not (self.open or self._piece.flags & CONTINUES)
+            begins = not length and not self._piece.begun and not self._piece.flags & CONTINUES
             if begins:
                 self._choose()
             try:
@@ -254,7 +254,7 @@ class Track:
             if self._at == self._limit:
                 self._advance()
             return
-        self._place(self._extend())
+        self._place(self._extend(length))
         self._before, self._at = length, 0
         self._limit = min(self._port.layout.block_steps, self._port.max_length - length)
 

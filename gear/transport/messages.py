@@ -436,13 +436,15 @@ class Revoke(Message, tag=112):
 class Lend(Message, tag=144):
     """So many more items may be inserted. Also pushed, and then counts only if no later account was given.
 
-    `back`: what is not used is to be given back, with the next account.
+    `back`: what is not used is to be given back, with the next account, which is wanted now. `floor`: of a least size,
+    the number of items down to which no account is wanted.
     """
 
     table: Name
     serial: Number
     amount: Count
     back: bool = False
+    floor: Number = 0
 
 
 Reply = (

@@ -161,6 +161,10 @@ class Remote(ABC):
             talk.close()
         self._leave()
 
+    def descriptors(self) -> tuple[int, ...]:
+        """What becomes readable when `look` may find something."""
+        return () if self._talk is None else self._talk.link.descriptors()
+
     def attend(self) -> bool:
         """Called by the attendant: send what no call has taken along, hear what came."""
         talk = self._talk

@@ -114,10 +114,6 @@ class RemoteSession(Remote):
             talk.check()
             return call.done
 
-    def descriptors(self) -> tuple[int, ...]:
-        """What becomes readable when `look` may find something."""
-        return () if self._talk is None else self._talk.link.descriptors()
-
     @abstractmethod
     def _segment(self, answer: m.Opened, layout: Layout) -> npt.NDArray[np.uint8]:
         """The memory in which this path writes a table's rows, uint8[layout.nbytes]."""

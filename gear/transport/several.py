@@ -15,7 +15,7 @@ import numpy as np
 
 from gear import schema
 from gear.batch import Update
-from gear.errors import ConnectionLost, GearError, TableMismatch, TableNotFound
+from gear.errors import ConnectionLost, GearError, PinLost, TableMismatch, TableNotFound
 from gear.page import Page
 from gear.parts import holders, is_limited, is_spread
 from gear.storage.fields import ID_SHARD_SHIFT
@@ -239,10 +239,12 @@ class Several:
             for part, _, items in selection.split():
                 self._sessions[part.shard].hold(spread.opened[part.shard], items)
                 held.append((part.shard, items))
-        except BaseException:
+        except BaseException as error:
             for shard, items in held:
                 with contextlib.suppress(ConnectionLost):
                     self._sessions[shard].release(spread.opened[shard], items, False)
+            if isinstance(error, ConnectionLost):
+                raise PinLost(f"a shard that a part of the selection was drawn from is gone ({error})") from None
             raise
 
     def release(self, table: OpenTable, selection: Selection, delivered: bool) -> None:

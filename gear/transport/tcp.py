@@ -27,7 +27,7 @@ from gear.transport.session import RemoteSession, expect
 from gear.transport.stage import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -57,6 +57,8 @@ class TcpSession(RemoteSession):
 
     path = "tcp"
     bulk = True
+    listed: Callable[[], bool] = staticmethod(lambda: True)
+    """Whether the server still lists this shard, or cannot be asked; where there is only one, nobody needs to."""
 
     def _start_afresh(self) -> None:
         super()._start_afresh()
@@ -65,9 +67,11 @@ class TcpSession(RemoteSession):
         self._plans: dict[tuple[int, m.Shape, int], Plan] = {}
 
     def _alive(self) -> bool:
-        """A shard that could not be reached for long has given this client up."""
+        """A shard that could not be reached for long has given this client up; one that its server misses is dead."""
         down = None if self._talk is None else self._talk.link.down_since
-        return down is None or time.monotonic() - down < m.FORGET * self._heartbeat
+        if down is None:
+            return True
+        return time.monotonic() - down < m.FORGET * self._heartbeat and self.listed()
 
     def _box(self, talk: Conversation, table: OpenTable) -> StagedOutbox:
         return StagedOutbox(talk, table)
