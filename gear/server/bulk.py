@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MOST_PIECES = 64
 """Pieces of one client that are gathered or not sent yet; a client of ours has a few dozen under way at most."""
 
-_PLANS = 256
+_PLANS = 1024
 
 
 class Send(Protocol):

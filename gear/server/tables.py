@@ -22,7 +22,7 @@ from gear.storage.layout import Layout
 from gear.storage.memory import size_text
 from gear.storage.queue import RequestQueue
 from gear.storage.table import StoredTable
-from gear.transport.inproc import table_not_found
+from gear.transport.base import table_not_found
 from gear.transport.messages import Shape
 
 logger = logging.getLogger(__name__)

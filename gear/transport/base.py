@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gear.errors import TableNotFound
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -212,3 +214,14 @@ class Session(Service, Protocol):
     def lost(self) -> bool:
         """Whether the shard is known to be gone."""
         ...
+
+
+def table_not_found(name: str | None, known: Sequence[str] | dict[str, Any]) -> TableNotFound:
+    """The error for a table that is not there or not named."""
+    there = ", ".join(known) or "none"
+    if name is None:
+        return TableNotFound(f"several tables or none exist ({there}): say which, table='name'")
+    return TableNotFound(
+        f"table {name!r} does not exist (there: {there}); create it first: "
+        f"client.create_table(gear.table_like({name!r}, trajectory, capacity=gear.Steps(1_000_000)))"
+    )

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gear.batch import Selection
-from gear.errors import Closed, DeadlineExceeded, DeviceError, GearError, SchemaError, TableMismatch, TableNotFound
+from gear.errors import Closed, DeadlineExceeded, DeviceError, GearError, SchemaError, TableMismatch
 from gear.storage import listing
 from gear.storage.fields import BEGIN
 from gear.storage.layout import COMMIT_ENTRY, Grant
 from gear.storage.queue import CommitDone, RequestQueue
 from gear.storage.table import StoredTable
-from gear.transport.base import OpenTable, Session
+from gear.transport.base import OpenTable, Session, table_not_found
 from gear.transport.mapped import Mapped
 
 if TYPE_CHECKING:
@@ -401,14 +401,3 @@ class InprocSession(Mapped):
 
 def _deadline(timeout: float | None) -> float:
     return float("inf") if timeout is None else time.monotonic() + timeout
-
-
-def table_not_found(name: str | None, known: Sequence[str] | dict[str, Any]) -> TableNotFound:
-    """The error for a table that is not there or not named."""
-    there = ", ".join(known) or "none"
-    if name is None:
-        return TableNotFound(f"several tables or none exist ({there}): say which, table='name'")
-    return TableNotFound(
-        f"table {name!r} does not exist (there: {there}); create it first: "
-        f"client.create_table(gear.table_like({name!r}, trajectory, capacity=gear.Steps(1_000_000)))"
-    )

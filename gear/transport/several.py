@@ -21,8 +21,7 @@ from gear.parts import holders, is_limited, is_spread
 from gear.storage.fields import ID_SHARD_SHIFT
 from gear.totals import total
 from gear.transport import messages as m
-from gear.transport.base import OpenTable
-from gear.transport.inproc import table_not_found
+from gear.transport.base import OpenTable, table_not_found
 from gear.transport.remote import deadline_of
 from gear.transport.session import expect
 from gear.transport.spread import SpreadTable

@@ -49,7 +49,8 @@ MESSAGE = 1 << 20
 TOGETHER = 1 << 16
 """Bytes of neighbouring blocks from which they are sent from where they lie."""
 
-_PLANS = 64
+_PLANS = 1024
+"""Kept: where a batch comes from several shards, its parts have many sizes."""
 
 
 class TcpSession(RemoteSession):
