@@ -32,6 +32,7 @@ from gear.schema import (
     Column,
     Epochs,
     Fifo,
+    Fresh,
     Lifo,
     MaxHeap,
     MinHeap,
@@ -40,6 +41,7 @@ from gear.schema import (
     Queue,
     SampleToInsertRatio,
     Stack,
+    StalenessBudget,
     Step,
     Steps,
     Table,
@@ -62,11 +64,11 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "AuthenticationError", "Batch", "Bytes", "Client", "Closed", "Column", "ConnectionLost", "DataError",
-    "DeadlineExceeded", "DeviceError", "Epochs", "Fifo", "GearError", "InsufficientMemory", "Lifo", "Loader",
+    "DeadlineExceeded", "DeviceError", "Epochs", "Fifo", "Fresh", "GearError", "InsufficientMemory", "Lifo", "Loader",
     "MaxHeap", "MinHeap", "MinSize", "Page", "PinLost", "Prioritized", "ProtocolError", "Query", "Queue",
-    "SampleToInsertRatio", "SchemaError", "Selection", "ServerConflict", "Stack", "Step", "Steps", "Table",
-    "TableMismatch", "TableNotFound", "Trajectories", "Uniform", "Update", "VectorWriter", "View", "Whole", "Window",
-    "Writer", "connect", "embedded", "final_observation", "table_like",
+    "SampleToInsertRatio", "SchemaError", "Selection", "ServerConflict", "Stack", "StalenessBudget", "Step", "Steps",
+    "Table", "TableMismatch", "TableNotFound", "Trajectories", "Uniform", "Update", "VectorWriter", "View", "Whole",
+    "Window", "Writer", "connect", "embedded", "final_observation", "table_like",
 ]  # fmt: skip
 
 _LAZY = {

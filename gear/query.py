@@ -62,12 +62,19 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     table : str, optional
         Name of the table; may be left out where there is one table.
     views : sequence of View or str, optional
-        Columns of the batch; a name stands for ``View(name)``. Default: every column.
+        Columns of the batch; a name stands for ``View(name)``. Default: every column but the late ones that are not
+        required.
+    require : sequence of str, optional
+        Late columns that the items must have; one of the table's declared `requirements`.
+    include_open : bool
+        Draw open trajectories too, as long as they are now.
     """
 
     size: int = 256
     table: str = ""
     views: tuple[View, ...] = ()
+    require: tuple[str, ...] = ()
+    include_open: bool = False
 
     def __post_init__(self) -> None:
         size = self.size
@@ -79,6 +86,9 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not isinstance(self.table, str):
             raise SchemaError(f"Query: table must be a name, got {self.table!r}")
         force_setattr(self, "views", as_views(self.views))
+        force_setattr(self, "require", _names(self.require))
+        if not isinstance(self.include_open, bool):
+            raise SchemaError(f"Query: include_open must be True or False, got {self.include_open!r}")
 
 
 class Field(NamedTuple):
@@ -140,6 +150,25 @@ def item_length(table: Table) -> int:
     return 0 if isinstance(item, Whole) else item.length if isinstance(item, Window) else 1
 
 
+def _names(require: object) -> tuple[str, ...]:
+    """Names of late columns, sorted, each once."""
+    names = (require,) if isinstance(require, str) else require
+    if not isinstance(names, (tuple, list, set, frozenset)) or not all(isinstance(name, str) for name in names):
+        raise SchemaError(f"Query: require must name late columns, got {require!r}")
+    return tuple(sorted(set(names)))
+
+
+def default_views(table: Table, require: Iterable[str] = ()) -> tuple[View, ...]:
+    """A view of every column but the late ones that are not required."""
+    return tuple(View(c.name) for c in table.columns if not c.late or c.name in require)
+
+
+def late_columns(table: Table, views: Iterable[View]) -> tuple[str, ...]:
+    """The late columns among views."""
+    late = {c.name for c in table.columns if c.late}
+    return tuple(view.column for view in views if view.column in late)
+
+
 def as_views(columns: object) -> tuple[View, ...]:
     """Column names and views as views; raises SchemaError for anything else or a column named twice."""
     if isinstance(columns, (str, View)) or not isinstance(columns, Iterable):
@@ -156,7 +185,7 @@ def as_views(columns: object) -> tuple[View, ...]:
 
 
 def make_plan(layout: Layout, views: tuple[View, ...], size: int, length: int) -> Plan:
-    """The plan for `size` items of at most `length` steps; no views stand for every column.
+    """The plan for `size` items of at most `length` steps; no views stand for every column that is not late.
 
     Raises
     ------
@@ -165,7 +194,7 @@ def make_plan(layout: Layout, views: tuple[View, ...], size: int, length: int) -
     """
     table = layout.table
     stepwise = isinstance(table.item, Step)
-    views = views or tuple(View(c.name) for c in table.columns)
+    views = views or default_views(table)
     rows = np.zeros((1 + len(views), PLAN_FIELDS), np.int64)
     pads, fields, at = bytearray(), [], 0
     for number, view in enumerate(views, 1):

@@ -12,11 +12,13 @@ import functools
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from gear.client.growing import Growing
 from gear.client.inserting import Inserting
+from gear.client.later import Later
 from gear.client.sampling import Sampling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
     from gear.batch import Batch, Selection
     from gear.client.reader import Reader
@@ -47,7 +49,7 @@ def _let_go(client: Sampling, selection: Selection) -> None:
     client.release(selection, delivered=False)
 
 
-class Coroutines(Inserting, Sampling):
+class Coroutines(Inserting, Sampling, Later, Growing):
     """The verbs that may wait, to be awaited."""
 
     insert_async = _awaited(Inserting.insert)
@@ -55,6 +57,10 @@ class Coroutines(Inserting, Sampling):
     flush_async = _awaited(Inserting.flush)
     select_async = _awaited(Sampling.select, _let_go)
     collect_async = _awaited(Sampling.collect)
+    open_async = _awaited(Growing.open, Growing.drop)
+    append_async = _awaited(Growing.append)
+    seal_async = _awaited(Growing.seal)
+    fill_async = _awaited(Later.fill)
     update_priorities_async = _awaited(Sampling.update_priorities)
 
     async def sample_async(
@@ -62,13 +68,15 @@ class Coroutines(Inserting, Sampling):
         query: int | Query = 256,
         table: str | None = None,
         *,
+        require: Sequence[str] | str = (),
+        include_open: bool = False,
         timeout: float | None = None,
         out: Batch | None = None,
         beta: float | None = None,
         normalize: Normalize = "batch",
     ) -> Batch:
         """`sample` for asyncio, see there and `gear.client.aio`; delivered when the task goes on with it."""
-        draw = partial(self._fetch, query, table, timeout, out, beta, normalize)
+        draw = partial(self._fetch, query, table, require, include_open, timeout, out, beta, normalize)
         reader, batch = await self._threads.run(draw, _give_back)
         reader.release(batch.selection, True)
         return batch

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from gear.client import arguments as check
 from gear.client.deadline import left, patiently, until
 from gear.client.ends import mask
 from gear.client.port import WHOLE
@@ -66,6 +67,7 @@ def insert_many(
     priorities: Any,
     terminated: Any,
     final: Mapping[str, Any] | None,
+    versions: Any,
     timeout: float | None,
 ) -> None:
     """What `Client.insert_many` does, for one table."""
@@ -77,8 +79,8 @@ def insert_many(
         return
     ends = np.full(count, bool(terminated)) if np.ndim(terminated) == 0 else mask("terminated", terminated, count)
     finals = None if final is None else first.codec.finals(final, count)
-    raw = _priorities(first, priorities, many.lengths)
-    groups = [_Group(one, many, ends, finals, raw) for one in port.living()]
+    raw, numbers = _priorities(first, priorities, many.lengths), _versions(first, versions, count)
+    groups = [_Group(one, many, ends, finals, raw, numbers) for one in port.living()]
     turn = 0
     try:
         for index, length in enumerate(many.lengths):
@@ -136,9 +138,11 @@ class _Group:
         ends: npt.NDArray[np.bool_],
         finals: list[np.ndarray | None] | None,
         priorities: list[Any],
+        versions: list[int | None],
     ) -> None:
         self.port = self._port = port
         self._many, self._ends, self._finals, self._raw = many, ends.tolist(), finals, priorities
+        self._versions = versions
         self._row_bytes = sum(c.row_bytes for c in port.codec.step_columns)
         self.sequences: list[int] = []
         self._last_pieces: list[int] = []  # pieces up to the end of each trajectory
@@ -218,7 +222,8 @@ class _Group:
                 chain = blocks[bounds[number] : bounds[number + 1]]
                 priority = self._priority(piece)
                 queued = number + 1  # until the shard has it: what it refuses it takes back itself
-                self.sequences.append(port.submit(slots[number], chain, piece.steps, flags, priority, left(deadline)))
+                given = (priority, left(deadline), self._versions[piece.of])
+                self.sequences.append(port.submit(slots[number], chain, piece.steps, flags, *given))
         except BaseException as error:
             queued -= isinstance(error, DeadlineExceeded)
             port.pool.put(slots[queued:], blocks[bounds[queued] :])
@@ -298,6 +303,16 @@ def _listed(port: Port, trajectories: Sequence[Mapping[str, Any]]) -> Many:
 
     columns = zip(*(one.rows for one in encoded), strict=True)
     return Many([one.steps for one in encoded], rows, [np.stack(column) for column in columns])
+
+
+def _versions(port: Port, given: Any, count: int) -> list[int | None]:
+    """The policy version of each trajectory, None for the table's."""
+    if given is None:
+        return [None] * count
+    each = np.broadcast_to(np.asarray(given), (count,)) if np.ndim(given) == 0 else np.asarray(given)
+    if each.shape != (count,):
+        raise DataError(f"insert_many: expected {count} versions, one per trajectory, got {list(each.shape)}")
+    return [check.version_of(port.table, version) for version in each.tolist()]
 
 
 def _priorities(port: Port, given: Any, lengths: list[int]) -> list[Priority]:

@@ -90,17 +90,23 @@ class Port:
         final: list[np.ndarray | None] | None,
         terminated: bool,
         timeout: float | None,
+        version: int | None = None,
     ) -> tuple[Port, list[int]]:
         """Write and submit one trajectory; returns this port and the sequence number of each piece.
 
         Waits for no commit.
         """
         if encoded.steps <= self.max_length:
-            return self, [self._piece(encoded, priority, final, WHOLE | TERMINATED if terminated else WHOLE, timeout)]
-        return self, self._split(encoded, priority, final, terminated, timeout)
+            flags = WHOLE | TERMINATED if terminated else WHOLE
+            return self, [self._piece(encoded, priority, final, flags, timeout, version)]
+        return self, self._split(encoded, priority, final, terminated, timeout, version)
 
     def choose(self) -> Port:
         """Where the next trajectory goes."""
+        return self
+
+    def on(self, shard: int) -> Port:
+        """The part of the table on a shard: there is one."""
         return self
 
     def living(self) -> list[Port]:
@@ -128,8 +134,11 @@ class Port:
         flags: int,
         priority: float | npt.NDArray[np.float64] | None,
         timeout: float | None,
+        version: int | None = None,
     ) -> int:
-        """Queue one commit entry and remember it for `flush`."""
+        """Queue one commit entry and remember it for `flush`; `version` None: the table's at the commit."""
+        if self.rows.versions is not None and flags & BEGIN:
+            self.rows.versions[slot] = -1 if version is None else version
         sequence = patiently(self.session.submit, self.open, slot, blocks, length, flags, priority, timeout=timeout)
         with self._lock:
             if sequence > self._last:
@@ -266,6 +275,7 @@ class Port:
         final: list[np.ndarray | None] | None,
         flags: int,
         timeout: float | None,
+        version: int | None,
     ) -> int:
         """Write and submit one piece that fits into a slot."""
         steps, arrays, rows = encoded
@@ -283,7 +293,7 @@ class Port:
             if final is not None:
                 self.rows.write_row(blocks[steps // self._steps], steps % self._steps, final)
             ours = False
-            return self.submit(slot, blocks, steps, flags, priority, timeout)
+            return self.submit(slot, blocks, steps, flags, priority, timeout, version)
         except BaseException as error:
             if ours or isinstance(error, DeadlineExceeded):
                 self.pool.put([slot], blocks)
@@ -296,6 +306,7 @@ class Port:
         final: list[np.ndarray | None] | None,
         terminated: bool,
         timeout: float | None,
+        version: int | None,
     ) -> list[int]:
         """Submit a trajectory in pieces of `max_length`."""
         deadline = until(timeout)
@@ -313,7 +324,7 @@ class Port:
                     count = item_count(self.table, steps)
                     share = priority[items : items + count]
                     items += count
-                sequences.append(self._piece(part, share, final if last else None, flags, left(deadline)))
+                sequences.append(self._piece(part, share, final if last else None, flags, left(deadline), version))
                 at += steps
         except BaseException:
             self.withdraw(sequences)

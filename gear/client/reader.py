@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from gear.client.arguments import collectable
 from gear.client.deadline import left, patiently, until
 from gear.errors import PinLost
-from gear.query import Plan, Query, View, item_length, make_plan
+from gear.query import Plan, Query, View, default_views, item_length, late_columns, make_plan
+from gear.storage.item_sets import set_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,19 +47,21 @@ class Reader:
         self._longest = self._length or table.layout.max_length
         self._plans: dict[tuple[tuple[View, ...], int, int], Plan] = {}
         self._held: dict[object, float] = {}  # what tells a selection -> deadline
+        self._sets: dict[tuple[tuple[str, ...], bool], int] = {}
 
     def sample(
         self, query: Query, timeout: float | None, out: Batch | None, beta: float | None, normalize: Normalize
     ) -> Batch:
         """Select and collect; the pin is released as delivered."""
-        if self._length:
-            plan = self.plan(query.views, query.size, self._length)
+        views, which = self._wanted(query)
+        if self._length and self._covered(query, views):
+            plan = self.plan(views, query.size, self._length)
             if out is None:
                 batch = self._new_batch(plan)
             else:
                 batch = out
                 batch.reuse(plan)
-            selection = self._session.sample(self.open, query.size, plan, batch.buffer)
+            selection = self._session.sample(self.open, query.size, plan, batch.buffer, which)
             if selection is not None:
                 batch.arrived()
                 batch.fill(selection, beta, normalize)
@@ -71,14 +74,15 @@ class Reader:
         self, query: Query, timeout: float | None, out: Batch | None, beta: float | None, normalize: Normalize
     ) -> Batch:
         """Like `sample`, but the pin stays until the caller releases it. Redraws when a pin is lost."""
-        ahead = self.plan(query.views, query.size, self._length) if self._length else None
+        views, which = self._wanted(query)
+        ahead = self.plan(views, query.size, self._length) if self._length else None
         if out is not None and ahead is not None:
             out.reuse(ahead)
         deadline = until(timeout)
         while True:
-            selection = self._select(query.size, 1, timeout, PIN_SECONDS, ahead)
+            selection = self._select(query.size, 1, timeout, PIN_SECONDS, which, ahead)
             try:
-                batch = self._gather(selection, query.views, out)
+                batch = self._gather(selection, views, out)
             except BaseException:
                 self._session.release(self.open, selection, False)
                 raise
@@ -110,9 +114,9 @@ class Reader:
 
         return Loader(fetch, release, prefetch, copy, timeout)
 
-    def select(self, size: int, parties: int, timeout: float | None, ttl: float) -> Selection:
+    def select(self, query: Query, parties: int, timeout: float | None, ttl: float) -> Selection:
         """Draw and pin."""
-        selection = self._select(size, parties, timeout, ttl)
+        selection = self._select(query.size, parties, timeout, ttl, self._wanted(query)[1])
         if parties == 1:  # with several the selector may be a mere coordinator: a party holds when it collects
             self._hold(selection)
         return selection
@@ -170,15 +174,31 @@ class Reader:
             plan = self._plans[key] = make_plan(self.open.layout, views, size, length)
         return plan
 
+    def _wanted(self, query: Query) -> tuple[tuple[View, ...], int]:
+        """The views of a query and the number of the set that it draws from."""
+        if not query.require and not query.include_open:
+            return query.views, 0
+        key = (query.require, query.include_open)
+        which = self._sets.get(key)
+        if which is None:
+            which = self._sets[key] = set_number(self.open.table, *key)
+        return query.views or default_views(self.open.table, query.require), which
+
+    def _covered(self, query: Query, views: tuple[View, ...]) -> bool:
+        """Whether the late columns of the views, if any, are required, so that they are there."""
+        if not self.open.layout.late or not views:
+            return True
+        return set(late_columns(self.open.table, views)) <= set(query.require)
+
     def forget(self) -> None:
         """Drop the pins, in the child of a fork: they are the parent's."""
         self._held = {}
 
     def _select(
-        self, size: int, parties: int, timeout: float | None, ttl: float, ahead: Plan | None = None
+        self, size: int, parties: int, timeout: float | None, ttl: float, which: int, ahead: Plan | None = None
     ) -> Selection:
         def select(wait: float | None) -> Selection:
-            return self._session.select(self.open, size, wait, parties, ttl, ahead)
+            return self._session.select(self.open, size, wait, parties, ttl, ahead, which)
 
         return patiently(select, timeout=timeout)
 

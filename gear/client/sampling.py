@@ -27,6 +27,8 @@ class Sampling(State):
         query: int | Query = 256,
         table: str | None = None,
         *,
+        require: Sequence[str] | str = (),
+        include_open: bool = False,
         timeout: float | None = None,
         out: Batch | None = None,
         beta: float | None = None,
@@ -38,6 +40,10 @@ class Sampling(State):
         ----------
         query : int or Query
             Number of items, or what to draw and how it looks.
+        require : str or sequence of str
+            Late columns that the items must have, see `Query`: one of the table's `requirements`. Waits for them.
+        include_open : bool
+            Draw open trajectories too, as long as they are now; the table must declare it.
         out : Batch, optional
             An earlier batch whose memory is used again; it is what is returned.
         beta : float, optional
@@ -52,7 +58,11 @@ class Sampling(State):
         DataError, SchemaError
             Naming the argument that cannot be.
         """
-        query, timeout, beta = self._query(query), check.seconds(timeout), check.weighing(beta, normalize)
+        query, timeout, beta = (
+            self._query(query, require, include_open),
+            check.seconds(timeout),
+            check.weighing(beta, normalize),
+        )
         reader = self._tables.reader(table, query, timeout)
         if self._writers:
             self._publish(reader, timeout)
@@ -62,13 +72,19 @@ class Sampling(State):
         self,
         query: int | Query,
         table: str | None,
+        require: Sequence[str] | str,
+        include_open: bool,
         timeout: float | None,
         out: Batch | None,
         beta: float | None,
         normalize: Normalize,
     ) -> tuple[Reader, Batch]:
         """As `sample`; the caller tells the reader whether it was delivered."""
-        query, timeout, beta = self._query(query), check.seconds(timeout), check.weighing(beta, normalize)
+        query, timeout, beta = (
+            self._query(query, require, include_open),
+            check.seconds(timeout),
+            check.weighing(beta, normalize),
+        )
         reader = self._tables.reader(table, query, timeout)
         self._publish(reader, timeout)
         return reader, reader.fetch(query, timeout, out, beta, normalize)
@@ -78,6 +94,8 @@ class Sampling(State):
         query: int | Query = 256,
         table: str | None = None,
         *,
+        require: Sequence[str] | str = (),
+        include_open: bool = False,
         parties: int = 1,
         timeout: float | None = None,
         ttl: float = 60.0,
@@ -91,11 +109,11 @@ class Sampling(State):
         ttl : float
             Seconds after which the selection ends at the latest; above 0 and finite.
         """
-        query, timeout, ttl = self._query(query), check.seconds(timeout), check.lifetime(ttl)
+        query, timeout, ttl = self._query(query, require, include_open), check.seconds(timeout), check.lifetime(ttl)
         parties = check.count("parties", parties, check.MOST_PARTIES)
         reader = self._tables.reader(table, query, timeout)
         self._publish(reader, timeout)
-        return reader.select(query.size, parties, timeout, ttl)
+        return reader.select(query, parties, timeout, ttl)
 
     def collect(
         self,
@@ -128,6 +146,8 @@ class Sampling(State):
         query: int | Query = 256,
         table: str | None = None,
         *,
+        require: Sequence[str] | str = (),
+        include_open: bool = False,
         prefetch: int = 2,
         copy: bool = False,
         timeout: float | None = None,
@@ -145,7 +165,11 @@ class Sampling(State):
         timeout : float, optional
             Seconds that one step of the iteration may take.
         """
-        query, timeout, beta = self._query(query), check.seconds(timeout), check.weighing(beta, normalize)
+        query, timeout, beta = (
+            self._query(query, require, include_open),
+            check.seconds(timeout),
+            check.weighing(beta, normalize),
+        )
         prefetch = check.count("prefetch", prefetch, check.MOST_PREFETCH)
         reader = self._tables.reader(table, query, timeout)
         publish = partial(self._publish, reader)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gear.client.deadline import left, until
 from gear.client.port import id_keys
-from gear.errors import ConnectionLost, GearError
+from gear.errors import ConnectionLost, DataError, GearError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,6 +57,19 @@ class Spread:
         self._turn = turn = (self._turn + 1) % len(living)
         return living[turn:] + living[:turn]
 
+    def on(self, shard: int) -> Port:
+        """The part on a shard.
+
+        Raises
+        ------
+        DataError
+            If there is none.
+        """
+        for port in self._ports:
+            if port.shard == shard:
+                return port
+        raise DataError(f"table {self.name!r} has no part on shard {shard}")
+
     def choose(self) -> Port:
         """Where the next trajectory goes: to the shards in turn, but to one with the fewest commits under way."""
         return min(self.living(), key=lambda port: port.session.pending(port.open))
@@ -74,13 +87,14 @@ class Spread:
         final: list[np.ndarray | None] | None,
         terminated: bool,
         timeout: float | None,
+        version: int | None = None,
     ) -> tuple[Port, list[int]]:
         """Write and submit one trajectory; the port that took it, and the sequence numbers there."""
         while True:
             port = self.choose()
             before = port.last
             try:
-                return port.insert(encoded, priority, final, terminated, timeout)
+                return port.insert(encoded, priority, final, terminated, timeout, version)
             except ConnectionLost:
                 if port.last != before:  # some of it may have been committed
                     raise port.lost_with(1) from None

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from gear.errors import GearError, ProtocolError
-from gear.query import Plan, as_views, item_length, make_plan
+from gear.query import Plan, as_views, item_length, late_columns, make_plan
 from gear.server.clients import Client
 from gear.server.gatherer import Gatherer, Job
 from gear.server.tables import Hosted
 from gear.storage.arrival import Arrival
 from gear.storage.layout import COMMIT_ENTRY, Layout
+from gear.storage.presence import Presence
 from gear.storage.queue import CommitDone
 from gear.transport import messages as m
 from gear.transport import wire
@@ -204,12 +205,16 @@ class Bulk:
         Raises
         ------
         PinLost, ProtocolError
+        DataError
+            If a late column of an item is not there.
         """
         pins = hosted.stored.pins
         pins.held(row, pin)
         client.sending = [tracker for tracker in client.sending if not tracker.done]
         if client.gathering + len(client.sending) >= MOST_PIECES:
             raise ProtocolError(f"{MOST_PIECES} pieces are under way to this client; take them in before asking again")
+        names = late_columns(hosted.stored.table, plan.views) if hosted.stored.layout.late else ()
+        presence = Presence(hosted.stored.layout, hosted.stored.segment, names, starts) if names else None
         client.gathering += 1
 
         def gathered(result: npt.NDArray[np.uint8] | GearError) -> None:
@@ -223,11 +228,16 @@ class Bulk:
             if isinstance(result, GearError):
                 then(result)
                 return
+            if presence is not None and not presence.unchanged:  # overwritten meanwhile
+                client.gathering += 1
+                self._gatherer.gather(job)
+                return
             frames = self._gatherer.frames(result)
             client.sending += [frame.tracker for frame in frames]
             then(frames)
 
-        self._gatherer.gather(Job(hosted.stored.segment, plan, starts, lengths, gathered))
+        job = Job(hosted.stored.segment, plan, starts, lengths, gathered)
+        self._gatherer.gather(job)
 
 
 def most_unplaced(layout: Layout) -> int:

@@ -21,6 +21,7 @@ from gear.errors import GearError, ProtocolError
 from gear.server.bulk import Bulk, Send
 from gear.server.clients import Client, Clients
 from gear.server.latency import Latencies, clock, count
+from gear.server.later import Later, deadline_of
 from gear.server.lending import Lending
 from gear.server.spread import Spread
 from gear.server.tables import Hosted, Place, Tables
@@ -97,6 +98,7 @@ class Service:
             m.Credit: self._credit,
             m.Await: self._await,
             m.Account: self._account,
+            **Later(self._row, self._send, self._refuse).handlers(),
         }
         self._latencies = Latencies(list(self._handlers))
         self._rows = self._latencies.rows
@@ -199,7 +201,7 @@ class Service:
         """Do what is due by `time.monotonic()`: deadlines, expired pins, revocations."""
         for hosted in self.tables:
             hosted.queue.expire(now)
-            if hosted.queue.copying:
+            if hosted.queue.copying or hosted.stored.growing.expire(time.time()):
                 hosted.queue.advance()
             if hosted.stored.pins.next_expiry <= time.time():
                 self._revoke(hosted, hosted.stored.pins.expire(time.time()))
@@ -216,7 +218,8 @@ class Service:
         lending = self.lending.next_due(now)
         due = [] if lending is None else [lending]
         for hosted in self.tables:
-            deadline, expiry = hosted.queue.next_deadline(), hosted.stored.pins.next_expiry
+            deadline = hosted.queue.next_deadline()
+            expiry = min(hosted.stored.pins.next_expiry, hosted.stored.growing.next_expiry)
             if deadline is not None and deadline != float("inf"):
                 due.append(deadline - now)
             if expiry != float("inf"):
@@ -314,7 +317,7 @@ class Service:
             else:
                 self._send(client, request, m.Granted(), _frames(result))
 
-        hosted.queue.allocate(row, body.blocks, body.slots, _deadline(body.timeout), done)
+        hosted.queue.allocate(row, body.blocks, body.slots, deadline_of(body.timeout), done)
 
     def _give_back(self, client: Client, request: int, body: m.GiveBack, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)
@@ -364,7 +367,10 @@ class Service:
                 answer = m.Selected(result.pin, result.parties, result.smallest, result.deadline)
                 self._bulk.selected(client, request, hosted, row, shape, result, answer)
 
-        hosted.queue.select(row, body.size, body.parties, body.ttl, _deadline(body.timeout), done)
+        which = body.which
+        if which >= len(hosted.stored.layout.sets):
+            raise ProtocolError(f"Select: table {hosted.name!r} has no set of items number {which}")
+        hosted.queue.select(row, body.size, body.parties, body.ttl, deadline_of(body.timeout), done, which)
 
     def _draw(self, client: Client, request: int, body: m.Draw, parts: list[Buffer]) -> None:
         self._spread.draw(client, request, body, *self._row(client, body.table))
@@ -428,10 +434,6 @@ class Service:
                 hosted.name: hosted.stored.info() | hosted.queue.info() for hosted in self.tables if not hosted.hidden
             },
         }
-
-
-def _deadline(timeout: float | None) -> float:
-    return float("inf") if timeout is None else time.monotonic() + timeout
 
 
 def _frames(grant: Grant) -> list[bytes]:

@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 
 TABLE = Table(
     "warm",
-    (Column("x"),),
+    (Column("x"), Column("y", late=True), Column("z", per="trajectory", late=True)),
     Steps(8),
     item=Step(0),
     sampler=Prioritized(),
     remover=Prioritized(),
     max_times_sampled=1000,
     block_steps=1,
+    requirements=(("y",),),
 )
 
 
@@ -60,14 +61,29 @@ def warm() -> None:
         stored.update(selection.ids, given)  # type: ignore[attr-defined]
         stored.pins.release(client, selection.pin, True)  # type: ignore[attr-defined]
         stored.pins.expire(time.time() + 1)
-        bool(stored.drawable)
+        bool(stored.drawable())
         stored.mass()
         listing.scan(stored, b"", 1)
+        late = {"y": bytes(4), "z": bytes(4)}
+        stored.fill(selection.ids, np.ones(1, np.int64), late)  # type: ignore[attr-defined]
+        stored.set_version(1)
+        _grow(stored, client)
         stored.reclaim()
         stored.fence(client)
         stored.reset()
         if any(isinstance(result, Exception) for result in results):
             raise RuntimeError(f"the kernels do not work here: {results}")
+
+
+def _grow(stored: StoredTable, client: int) -> None:
+    """Run every operation of open trajectories."""
+    growing = stored.growing
+    name = growing.open(client, b"", -1)
+    assert isinstance(name, int)
+    growing.append(client, name, 0, 1, {"x": bytes(4)})
+    growing.seal(client, name, True, {"x": bytes(4)}, b"", np.empty(0))
+    growing.open(client, b"", -1)
+    growing.expire(time.time() + 2 * stored.table.open_ttl)
 
 
 @contextlib.contextmanager

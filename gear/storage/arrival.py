@@ -39,9 +39,10 @@ class Places:
         self.blocks = segment[arena.offset :][: arena.nbytes].reshape(layout.blocks, layout.block_bytes)
         self.values = [
             segment[base + p.offset :][: layout.slots * p.stride].reshape(layout.slots, p.stride)[:, : p.width]
-            for p in layout.placements.values()
-            if p.column.per == "trajectory"
+            for p in layout.written("trajectory")
         ]
+        if layout.table.versioned:  # it travels as if it were one of them
+            self.values.append(layout.view(segment, "versions")[:, None].view(np.uint8))
         self.width = sum(column.shape[1] for column in self.values)
 
 

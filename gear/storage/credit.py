@@ -69,7 +69,7 @@ class Credits:
     def serve(self) -> bool:
         """Serve what can be served now; whether anything moved."""
         moved = False
-        if self._awaiting and self._stored.drawable:
+        if self._awaiting and self._stored.drawable():
             items = int(self._stored.counters[f.LIVE_ITEMS])
             over = [request for request in self._awaiting if not request[1] or request[1] < items]
             self._awaiting = [request for request in self._awaiting if request[1] and request[1] >= items]

@@ -11,8 +11,8 @@ from gear.kernels.compile import kernel
 from gear.storage import fields as f
 from gear.storage.blocks import free_block, free_slot
 from gear.storage.directory import int32s, int64s
+from gear.storage.publish import withdraw
 from gear.storage.remover import take_from_remover
-from gear.storage.sampler import withdraw
 
 
 @kernel

@@ -23,6 +23,7 @@ from gear.schema import (
     Column,
     Epochs,
     Fifo,
+    Fresh,
     Lifo,
     MaxHeap,
     MinHeap,
@@ -30,6 +31,7 @@ from gear.schema import (
     Prioritized,
     Queue,
     Stack,
+    StalenessBudget,
     Step,
     Steps,
     Table,
@@ -39,12 +41,13 @@ from gear.schema import (
     Window,
 )
 from gear.storage import fields as f
-from gear.storage.regions import Region, remover_arrays, sampler_arrays, tree_starts, up
+from gear.storage.item_sets import ItemSet, item_sets
+from gear.storage.regions import Region, remover_arrays, sampler_arrays, slot_arrays, structure_arrays, tree_starts, up
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-FORMAT = 3
+FORMAT = 4
 """Version of the segment format, raised with every incompatible change."""
 
 ALIGN = 64
@@ -66,8 +69,12 @@ COMMIT_ENTRY = np.dtype(
 
 _KINDS: dict[type | None, int] = {
     Uniform: f.UNIFORM, Prioritized: f.PRIORITIZED, Fifo: f.FIFO, Lifo: f.LIFO, MaxHeap: f.MAX_HEAP,
-    MinHeap: f.MIN_HEAP, Epochs: f.EPOCHS,
+    MinHeap: f.MIN_HEAP, Epochs: f.EPOCHS, Fresh: f.FRESH,
 }  # fmt: skip
+
+
+_WIDTHS = {"blocks": f.BLOCK_FIELDS, "slots": f.SLOT_FIELDS, "clients": f.CLIENT_FIELDS, "late": f.LATE_FIELDS}
+"""Fields per record of the regions that hold records."""
 
 
 class Grant(NamedTuple):
@@ -158,6 +165,8 @@ class Layout:
         self.items = self.slots if whole else self.blocks * self.items_per_block
         self.by_trajectory = not whole and table.sampler == Uniform("trajectories")
         self.units = self.slots if whole or self.by_trajectory else self.blocks
+        self.sets = item_sets(table)
+        self.late = any(c.late for c in table.columns)
         self._place_regions()
 
     def _place_columns(self) -> None:
@@ -201,8 +210,16 @@ class Layout:
         add("slots", "int64", self.slots * f.SLOT_FIELDS)
         add("free_blocks", "int32", self.blocks)
         add("free_slots", "int32", self.slots)
-        for array in (*sampler_arrays(table, self.items, self.units), *remover_arrays(table, self.slots)):
+        for array in (
+            *sampler_arrays(table, self.items, self.units, self.slots),
+            *remover_arrays(table, self.slots),
+            *slot_arrays(table, self.slots),
+        ):
             add(*array)
+        for one in self.sets[1:]:
+            add(one.region("counters"), "int64", f.COUNTERS)
+            for name, dtype, count in structure_arrays(table, self.items, self.units, self.slots, beside=True):
+                add(one.region(name), dtype, count)
         sampled = tree_starts(self.items) if isinstance(table.sampler, Prioritized) else [0]
         removed = tree_starts(self.slots) if isinstance(table.remover, Prioritized) else [0]
         self.tree_levels = {"": sampled[:-1], "remover_": removed[:-1]}
@@ -222,16 +239,24 @@ class Layout:
         """Each column's place, in the order in which the table declares them."""
         return {c.name: self._placements[c.name] for c in self.table.columns}
 
+    def written(self, per: str) -> list[Placement]:
+        """Places of the columns `per` step or trajectory that come with the insert."""
+        return [p for p in self.placements.values() if p.column.per == per and not p.column.late]
+
     def blocks_for(self, rows: int) -> int:
         """Blocks that `rows` rows take (count the final row, if any)."""
         return -(-rows // self.block_steps)
 
     @cached_property
     def params(self) -> np.ndarray:
-        """The layout as kernels read it: int64, indexed by `PARAMS` and `REGIONS`."""
+        """The layout as kernels read it: for each set of items a head, int64, indexed by `PARAMS` and `REGIONS`."""
+        return np.concatenate([self._head(one) for one in self.sets])
+
+    def _head(self, one: ItemSet) -> np.ndarray:
         table, item = self.table, self.table.item
         window = item if isinstance(item, Window) else None
         limiter = table.limiter
+        budget = limiter if isinstance(limiter, StalenessBudget) else None
         values = {
             "table": self.index,
             "shard": self.shard,
@@ -255,23 +280,34 @@ class Layout:
             "capacity": self.data_blocks if isinstance(table.capacity, Bytes) else table.capacity.n,
             "max_length": self.max_length,
             "min_size": limiter.n if isinstance(limiter, MinSize) else limiter.min_size,
-            "ratio": int(not isinstance(limiter, MinSize)),
+            "ratio": int(not isinstance(limiter, (MinSize, StalenessBudget))),
             "max_times": table.max_times_sampled,
-            "seed": table.seed,
+            "seed": table.seed ^ (one.number << 40),
             "over": int(self.by_trajectory),
             "distinct": int(table.distinct),
             "most": limiter.size if isinstance(limiter, (Queue, Stack)) else 0,
             "spread": int(self.spread),
+            "sets": len(self.sets),
+            "set": one.number,
+            "needs": one.needs,
+            "with_open": int(one.with_open),
+            "by_slot": int(table.by_slot(one.number > 0)),
+            "late": int(self.late),
+            "versioned": int(table.versioned),
+            "max_staleness": -1 if table.max_staleness is None else table.max_staleness,
+            "budget": budget.batch if budget else 0,
+            "eta": budget.eta if budget else 0,
         }
         assert tuple(values) == f.PARAMS
         head = list(values.values())
         for name in f.REGIONS:
-            head += [self.regions[name].offset, self.regions[name].nbytes]
+            region = self.regions.get(one.region(name)) or self.regions[name]
+            head += [region.offset, region.nbytes]
         return np.array(head, np.int64)
 
     def view(self, segment: np.ndarray, name: str) -> np.ndarray:
         """Region `name` of `segment` (uint8[nbytes]) as an array: blocks and slots are 2-D."""
         region = self.regions[name]
         array = segment[region.offset : region.offset + region.nbytes].view(region.dtype)
-        fields = {"blocks": f.BLOCK_FIELDS, "slots": f.SLOT_FIELDS, "clients": f.CLIENT_FIELDS}.get(name)
+        fields = _WIDTHS.get(name)
         return array.reshape(-1, fields) if fields else array

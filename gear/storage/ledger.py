@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gear.schema import MinSize, Table
+from gear.schema import MinSize, StalenessBudget, Table
 from gear.selection.limiter import samples_allowed
 from gear.storage import fields as f
 
@@ -79,7 +79,7 @@ class Ledger:
         self._ratio = not isinstance(table.limiter, MinSize)
         self._least = table.limiter.n if isinstance(table.limiter, MinSize) else table.limiter.min_size
         self._spi, self._low, self._high = 0.0, 0.0, 0.0
-        if not isinstance(table.limiter, MinSize):
+        if not isinstance(table.limiter, (MinSize, StalenessBudget)):  # budgets are those of tables on one shard
             self._spi = table.limiter.samples_per_insert
             self._low, self._high = table.limiter.bounds
         self.accounts: dict[int, Account | _Own] = {home: _Own(counters)}

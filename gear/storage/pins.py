@@ -38,6 +38,8 @@ class Pin:
     parties: int
     deadline: float
     holders: set[int]
+    which: int = 0
+    """The set that the items were drawn from."""
     settled: bool = False
     delivered: bool = False
     credit: int = 0
@@ -68,12 +70,14 @@ class Pins:
     def __len__(self) -> int:
         return len(self._pins)
 
-    def add(self, ids: npt.NDArray[np.int64], selector: int, parties: int, ttl: float) -> tuple[int, float]:
-        """Record a draw whose slots are pinned; returns (number, deadline)."""
+    def add(
+        self, ids: npt.NDArray[np.int64], selector: int, parties: int, ttl: float, which: int = 0
+    ) -> tuple[int, float]:
+        """Record a draw from set number `which` whose slots are pinned; returns (number, deadline)."""
         number, deadline = next(self._numbers), time.time() + ttl
         # With several parties the selector may be a mere coordinator: a party holds from its first collect.
         holders = {selector} if parties == 1 else set()
-        self._pins[number] = Pin(ids, selector, parties, deadline, holders)
+        self._pins[number] = Pin(ids, selector, parties, deadline, holders, which)
         self._of.setdefault(selector, set()).add(number)
         if deadline < self.next_expiry:
             self.next_expiry = deadline
@@ -208,7 +212,7 @@ class Pins:
     def _settle(self, pin: Pin) -> None:
         if not pin.settled:
             if not pin.void:
-                settle.settle(self._segment, self._params, pin.ids, pin.delivered)
+                settle.settle(self._segment, self._params, pin.which, pin.ids, pin.delivered)
                 if not pin.delivered:
                     self._counters[f.CREDITED] -= pin.credit
             pin.settled = True

@@ -18,8 +18,11 @@ from gear.batch import Selection
 from gear.errors import DeadlineExceeded, GearError, ProtocolError
 from gear.storage import fields as f
 from gear.storage import obstacles
+from gear.storage.attempts import Attempt, Attempts, Run
 from gear.storage.blocked import Blocked
 from gear.storage.credit import Credits
+from gear.storage.growing import Waits
+from gear.storage.selects import Select, Selects
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -59,17 +62,6 @@ class _Commit:
 
 
 @dataclass(eq=False, slots=True)
-class _Select:
-    client: int
-    size: int
-    parties: int
-    ttl: float
-    deadline: float
-    done: Done
-    credit: int = 0
-
-
-@dataclass(eq=False, slots=True)
 class _Allocate:
     client: int
     blocks: int
@@ -84,8 +76,9 @@ class RequestQueue:
     def __init__(self, stored: StoredTable) -> None:
         self.stored = stored
         self._commits: dict[int, deque[_Commit]] = {}
-        self._selects: deque[_Select] = deque()
+        self._selects = Selects(stored)
         self._allocates: deque[_Allocate] = deque()
+        self._attempts = Attempts()
         self._readers, self._writers = Blocked(), Blocked()
         self._hungry: set[int] = set()
         self.copying: set[int] = set()
@@ -174,22 +167,19 @@ class RequestQueue:
         (self._hungry.add if waits and admitted and not arrival.copying else self._hungry.discard)(request.client)
         return not waits
 
-    def select(self, client: int, size: int, parties: int, ttl: float, deadline: float, done: Done) -> None:
-        """Draw `size` items when there are items and credit; `done` gets a Selection.
+    def select(
+        self, client: int, size: int, parties: int, ttl: float, deadline: float, done: Done, which: int = 0
+    ) -> None:
+        """Draw `size` items of a set when there are items and credit; `done` gets a Selection.
 
         Credit is gathered while waiting, so a batch larger than the limiter's span still comes.
         """
-        request = _Select(client, size, parties, ttl, deadline, done)
-        if not self._selects and self._try_select(request):
-            # Reserved credit counts as sampled: a waiting insert may now pass.
-            if self._commits:
-                self.advance()
-        else:
-            self._selects.append(request)
-            if self._commits:
-                self.advance()
-            else:
-                self._tally()
+        served = self._selects.add(Select(client, size, parties, ttl, deadline, done, which), self._pressing)
+        # Reserved credit counts as sampled: a waiting insert may now pass. And what was drawn lacks nothing any more.
+        if self._commits or (served and self._selects):
+            self.advance()
+        elif not served:
+            self._tally()
 
     def select_now(self, client: int, size: int, parties: int, ttl: float) -> Selection:
         """Draw up to `size` items of a part of a table, none where there are none."""
@@ -214,17 +204,25 @@ class RequestQueue:
     @property
     def wanted(self) -> int:
         """Entries that wait for the limiter or for room."""
-        return sum(request.left for waiting in self._commits.values() for request in waiting)
+        sealing = sum(attempt.waits is Waits.CREDIT for attempt in self._attempts)
+        return sealing + sum(request.left for waiting in self._commits.values() for request in waiting)
 
-    def _try_select(self, request: _Select) -> bool:
-        # A queue may be full before it holds a batch: then a short one makes room for who waits with more.
-        hurry = bool(self._commits or self._allocates)
-        result = self.stored.select(request.client, request.size, request.parties, request.ttl, request.credit, hurry)
-        if isinstance(result, int):
-            request.credit = result
-            return False
-        request.done(result)
-        return True
+    def attempt(self, client: int, what: str, run: Run, deadline: float, done: Done) -> None:
+        """Do something with an open trajectory when it can be done; `done` gets what `run` returns or raises."""
+        self._attempts.add(Attempt(client, what, run, deadline, done))
+        self.advance()
+
+    def set_version(self, version: int) -> int:
+        """Raise the table's version, see `StoredTable.set_version`; wakes who waits for it."""
+        self._selects.let_go()  # what they have gathered may be for items that leave now
+        current = self.stored.set_version(version)
+        self.advance()
+        return current
+
+    @property
+    def _pressing(self) -> bool:
+        """Whether writers wait: a queue may be full before it holds a batch, then a short one makes room for them."""
+        return bool(self._commits or self._allocates or self._attempts)
 
     def allocate(self, client: int, blocks: int, slots: int, deadline: float, done: Done) -> None:
         """Lease exactly that many blocks and slots for a commit; `done` gets a Grant."""
@@ -267,25 +265,20 @@ class RequestQueue:
             moved |= served
         return moved
 
-    def _serve_selects(self) -> bool:
-        moved = False
-        while self._selects:
-            before = self._selects[0].credit
-            if not self._try_select(self._selects[0]):
-                return moved or self._selects[0].credit != before
-            self._selects.popleft()
-            moved = True
-        return moved
-
     def advance(self) -> None:
         """Serve every parked request that can be served now, until nothing moves."""
-        while self._serve_allocates() | self._serve_commits() | self._serve_selects() | self.credits.serve():
-            pass
+        counters, moved = self.stored.counters, True
+        while moved:
+            gone = int(counters[f.EVICTED_COUNT])  # who was refused may have made room for somebody else
+            moved = self._attempts.serve() | self._serve_allocates() | self._serve_commits()
+            moved |= self._selects.serve(self._pressing) | self.credits.serve()
+            moved |= int(counters[f.EVICTED_COUNT]) != gone
         self._tally()
 
     def _tally(self) -> None:
         """Take note of how many wait: selects, and writers' allocations and clients with commits."""
-        readers, writers = len(self._selects) + len(self.credits), len(self._commits) + len(self._allocates)
+        readers = len(self._selects) + len(self.credits)
+        writers = len(self._commits) + len(self._allocates) + len(self._attempts)
         if readers != self._readers.count:
             self._readers.become(readers)
         if writers != self._writers.count:
@@ -303,12 +296,12 @@ class RequestQueue:
     @property
     def idle(self) -> bool:
         """Whether nothing is parked: a call may then go to the table directly."""
-        return not (self._selects or self._commits or self._allocates)
+        return not (self._selects or self._commits or self._allocates or self._attempts)
 
     @property
     def starved(self) -> bool:
         """Whether somebody waits for blocks: time to revoke pins."""
-        return bool(self._allocates or self._hungry)
+        return bool(self._allocates or self._hungry or self._attempts.hungry)
 
     def withdraw(self, client: int, first: int, last: int) -> int:
         """Drop the client's uncommitted entries first..last and end their leases; returns how many there were.
@@ -354,10 +347,8 @@ class RequestQueue:
 
     def cancel(self, done: Done) -> None:
         """Drop the parked select or allocation whose `done` this is: nobody waits for it any more."""
-        for request in self._selects:
-            if request.done == done:
-                self.stored.unreserve(request.credit)
-        self._selects = deque(r for r in self._selects if r.done != done)
+        self._selects.take(lambda r: r.done == done)
+        self._attempts.take(lambda r: r.done == done)
         self._allocates = deque(r for r in self._allocates if r.done != done)
         self.advance()
 
@@ -368,50 +359,40 @@ class RequestQueue:
         self._growing.pop(client, None)
         self._hungry.discard(client)
         self.copying.discard(client)
-        for request in self._selects:
-            if request.client == client:
-                self.stored.unreserve(request.credit)
-        self._selects = deque(r for r in self._selects if r.client != client)
+        self._selects.take(lambda r: r.client == client)
+        self._attempts.take(lambda r: r.client == client)
         self._allocates = deque(r for r in self._allocates if r.client != client)
         self.advance()
 
     def expire(self, now: float) -> None:
         """End requests whose deadline (`time.monotonic()`) passed; the error says what they waited for."""
-        late = [r for r in self._selects if r.deadline <= now]
-        if late:
-            self._selects = deque(r for r in self._selects if r.deadline > now)
-            for request in late:
-                self.stored.unreserve(request.credit)
-                request.done(
-                    DeadlineExceeded(f"sample of {request.size} timed out: {self.sample_obstacle(request.size)}")
-                )
+        late = self._selects.take(lambda r: r.deadline <= now)
+        for request in late:
+            reason = obstacles.of_sample(self.stored, request.size, request.which)
+            request.done(DeadlineExceeded(f"sample of {request.size} timed out: {reason}"))
+        given_up = self._attempts.take(lambda r: r.deadline <= now)
+        for attempt in given_up:
+            reason = obstacles.of_attempt(self.stored, attempt.waits)
+            attempt.done(DeadlineExceeded(f"{attempt.what} timed out: {reason}; nothing was changed"))
         expired = [r for r in self._allocates if r.deadline <= now]
         if expired:
             self._allocates = deque(r for r in self._allocates if r.deadline > now)
             for waiting in expired:
-                reason = self.insert_obstacle() if waiting.client in self._commits else self.memory_obstacle()
+                reason = self.insert_obstacle() if waiting.client in self._commits else obstacles.of_memory(self.stored)
                 waiting.done(
                     DeadlineExceeded(f"insert of {waiting.blocks} blocks timed out: {reason}; nothing was inserted")
                 )
-        if self.credits.expire(now) or late or expired:
+        if self.credits.expire(now) or late or expired or given_up:
             self.advance()
 
     def next_deadline(self) -> float | None:
         """Earliest deadline of a parked request, by `time.monotonic()`."""
-        due = [r.deadline for waiting in (self._selects, self._allocates) for r in waiting]
+        due = [r.deadline for waiting in (self._selects, self._allocates, self._attempts) for r in waiting]
         credit = self.credits.next_deadline()
         return min(due if credit is None else [*due, credit], default=None)
-
-    def sample_obstacle(self, size: int) -> str:
-        """What a sample of `size` items waits for, in words."""
-        return obstacles.of_sample(self.stored, size)
 
     def insert_obstacle(self) -> str:
         """What an insert waits for, in words."""
         if self._hungry and self.stored.admits:
-            return self.memory_obstacle()
+            return obstacles.of_memory(self.stored)
         return self.elsewhere() or obstacles.of_insert(self.stored, self.credits.ledger)
-
-    def memory_obstacle(self) -> str:
-        """Who keeps blocks from being reused, in words."""
-        return obstacles.of_memory(self.stored)

@@ -16,16 +16,19 @@ import numpy as np
 from gear.batch import Selection, Update
 from gear.errors import DataError, InsufficientMemory, ProtocolError
 from gear.schema import MaxHeap, MinHeap, Prioritized, Table
-from gear.selection.limiter import insert_allowed
 from gear.storage import commit as commits
-from gear.storage import draw, format, memory, room, sample, settle
+from gear.storage import draw, figures, filling, format, memory, room, sample, settle, versions
 from gear.storage import fields as f
 from gear.storage.blocks import end_leases, lease
 from gear.storage.evict import evict, unpin
+from gear.storage.growing import Growing
 from gear.storage.layout import Grant, Layout
+from gear.storage.passing import insert_passes
 from gear.storage.pins import Pins
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy.typing as npt
 
 
@@ -71,11 +74,12 @@ class StoredTable:
         self._floats = self.layout.view(self.segment, "floats")
         self._blocks = self.layout.view(self.segment, "blocks")
         self._slots = self.layout.view(self.segment, "slots")
-        self._records = self.layout.view(self.segment, "clients")
+        self.records = self.layout.view(self.segment, "clients")
         self._by_rows = table.publish == "rows"
-        self._clients: dict[int, Client] = {}
+        self.clients: dict[int, Client] = {}
         self._rows_of: dict[bytes, int] = {}
         self.pins = Pins(self.segment, self.layout)
+        self.growing = Growing(self)
 
     # Clients
 
@@ -90,21 +94,21 @@ class StoredTable:
         row = self._rows_of.get(key)
         if row is None:
             row = self._new_row()
-            old = self._clients.pop(row, None)
+            old = self.clients.pop(row, None)
             if old is not None:
                 del self._rows_of[old.key]
             high, low = (int.from_bytes(part, "little", signed=True) for part in (key[:8], key[8:]))
-            self._records[row] = 0
-            self._records[row, [f.ID_HIGH, f.ID_LOW, f.KNOWN]] = high, low, 1
+            self.records[row] = 0
+            self.records[row, [f.ID_HIGH, f.ID_LOW, f.KNOWN]] = high, low, 1
             self._rows_of[key] = row
-            self._clients[row] = Client(key)
+            self.clients[row] = Client(key)
         self.resume(row)
         return row
 
     def _new_row(self) -> int:
-        if len(self._clients) < f.MAX_CLIENTS:
-            return len(self._clients)
-        for row, client in self._clients.items():  # the one known longest of those that left
+        if len(self.clients) < f.MAX_CLIENTS:
+            return len(self.clients)
+        for row, client in self.clients.items():  # the one known longest of those that left
             if client.fenced:
                 return row
         raise InsufficientMemory(
@@ -113,15 +117,15 @@ class StoredTable:
 
     def committed(self, client: int) -> int:
         """Highest sequence number committed for the client."""
-        return int(self._records[client, f.COMMITTED])
+        return int(self.records[client, f.COMMITTED])
 
     def suspend(self, client: int) -> None:
         """The client fell silent: what it holds is quarantined, nothing is freed."""
-        self._clients[client].suspended = True
+        self.clients[client].suspended = True
 
     def resume(self, client: int) -> None:
         """The client is back with everything it held."""
-        self._clients[client].suspended = self._clients[client].fenced = False
+        self.clients[client].suspended = self.clients[client].fenced = False
 
     def fence(self, client: int) -> None:
         """The client can not touch memory any more: free its leases, close its open trajectories, end its pins."""
@@ -137,11 +141,11 @@ class StoredTable:
             np.int32
         )
         end_leases(self.segment, self.params, client, blocks, slots)
-        self._clients[client].suspended = self._clients[client].fenced = True
+        self.clients[client].suspended = self.clients[client].fenced = True
 
     def _share(self) -> int:
         """Blocks (and slots) each connected client may have leased: half the reserve, shared equally."""
-        active = sum(not c.suspended for c in self._clients.values())
+        active = sum(not c.suspended for c in self.clients.values())
         return self.layout.reserve_blocks // 2 // max(1, active)
 
     # Leases
@@ -149,7 +153,7 @@ class StoredTable:
     def lease(self, client: int, blocks: int, slots: int) -> Grant:
         """Lease up to that many from the reserve; fewer when the client's share is used."""
         share = self._share()
-        record = self._records[client]
+        record = self.records[client]
         blocks = max(0, min(blocks, share - int(record[f.LEASED_BLOCKS]), int(self.counters[f.FREE_BLOCKS])))
         slots = max(0, min(slots, share - int(record[f.LEASED_SLOTS]), int(self.counters[f.FREE_SLOTS])))
         return self._lease(client, blocks, slots)
@@ -197,9 +201,9 @@ class StoredTable:
     def recall_leases(self) -> list[tuple[int, int]]:
         """(client, blocks beyond its share) for each connected client that should give some back."""
         share = self._share()
-        beyond = self._records[: len(self._clients), f.LEASED_BLOCKS] - share
+        beyond = self.records[: len(self.clients), f.LEASED_BLOCKS] - share
         return [
-            (int(row), int(beyond[row])) for row in np.flatnonzero(beyond > 0) if not self._clients[int(row)].suspended
+            (int(row), int(beyond[row])) for row in np.flatnonzero(beyond > 0) if not self.clients[int(row)].suspended
         ]
 
     # Commit
@@ -259,7 +263,7 @@ class StoredTable:
         Returns (entries done, blocks and priorities they named, slots whose open trajectory was lost).
         """
         lost = np.empty(len(entries), np.int32)
-        key = int(self._records[client, f.ID_LOW])
+        key = int(self.records[client, f.ID_LOW])
         done, n_blocks, n_priorities, n_lost = commits.apply(
             self.segment, self.params, client, key, entries, blocks, priorities, lost
         )
@@ -270,26 +274,11 @@ class StoredTable:
     @property
     def admits(self) -> bool:
         """Whether the limiter lets one more item in."""
-        counters, params = self.counters, self.params
-        if self.layout.spread:
-            return bool(counters[f.INSERT_CREDIT] > 0)
-        sampled = int(counters[f.SAMPLED_ITEMS] + counters[f.RESERVED_ITEMS])
-        return bool(
-            insert_allowed.py_func(  # type: ignore[attr-defined]
-                int(counters[f.INSERTED_ITEMS]),
-                int(counters[f.DELETED_ITEMS]),
-                sampled,
-                bool(params[f.P_RATIO]),
-                int(params[f.P_MIN_SIZE]),
-                float(self._floats[f.RATIO]),
-                float(self._floats[f.HIGH]),
-            )
-        )
+        return bool(insert_passes(self.segment, self.params))
 
-    @property
-    def drawable(self) -> bool:
-        """Whether any item can be drawn now."""
-        return bool(draw.drawable(self.segment, self.params))
+    def drawable(self, which: int = 0) -> bool:
+        """Whether any item of set number `which` can be drawn now."""
+        return bool(draw.drawable(self.segment, self.params, which))
 
     def mass(self) -> tuple[float, int, float]:
         """Mass of all items, how many can be drawn, smallest non-zero probability; see `draw.mass`."""
@@ -301,9 +290,9 @@ class StoredTable:
         self.counters[f.RESERVED_ITEMS] -= credit
 
     def select(
-        self, client: int, size: int, parties: int, ttl: float, credit: int = 0, hurry: bool = False
+        self, client: int, size: int, parties: int, ttl: float, credit: int = 0, hurry: bool = False, which: int = 0
     ) -> Selection | int:
-        """Reserve limiter credit, draw and pin `size` items; the credit so far if that is not possible yet.
+        """Reserve limiter credit, draw and pin `size` items of a set; the credit so far if that is not possible yet.
 
         Credit reserved by an earlier attempt is passed in again; what will not be used any more goes back
         by `unreserve`. Fewer items come only where `max_times_sampled` uses them up, where a queue or stack
@@ -312,26 +301,31 @@ class StoredTable:
         ids, starts = np.empty(size, np.int64), np.empty(size, np.int64)
         lengths, probabilities = np.empty(size, np.int32), np.empty(size, np.float64)
         n, credit, smallest = draw.select(
-            self.segment, self.params, size, credit, hurry, 1, ids, starts, lengths, probabilities
+            self.segment, self.params, which, size, credit, hurry, 1, ids, starts, lengths, probabilities
         )
         if n == 0:
             return credit
         if n < size:
             ids, starts, lengths, probabilities = ids[:n].copy(), starts[:n], lengths[:n], probabilities[:n]
-        number, deadline = self.pins.add(ids, client, parties, ttl)
+        number, deadline = self.pins.add(ids, client, parties, ttl, which)
         return Selection(self.table.name, ids, probabilities, starts, lengths, smallest, number, parties, deadline)
 
     def sample(
-        self, size: int, plan: npt.NDArray[np.int64], pads: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]
+        self,
+        size: int,
+        plan: npt.NDArray[np.int64],
+        pads: npt.NDArray[np.uint8],
+        out: npt.NDArray[np.uint8],
+        which: int = 0,
     ) -> Selection | None:
-        """Select, gather and deliver `size` items in one call; None, with nothing changed, if that cannot be now.
+        """Select, gather and deliver `size` items of a set in one call; None, with nothing changed, if not now.
 
         Nothing is pinned: the owner keeps every other call out meanwhile, so nothing can be evicted.
         """
         ids, starts = np.empty(size, np.int64), np.empty(size, np.int64)
         lengths, probabilities = np.empty(size, np.int32), np.empty(size, np.float64)
         done, smallest = sample.sample(
-            self.segment, self.params, size, plan, pads, ids, starts, lengths, probabilities, out
+            self.segment, self.params, which, size, plan, pads, ids, starts, lengths, probabilities, out
         )
         if not done:
             return None
@@ -343,7 +337,7 @@ class StoredTable:
 
     def client_name(self, client: int) -> str:
         """A client for people: the beginning of its identity, and whether it is silent."""
-        known = self._clients[client]
+        known = self.clients[client]
         return f"client {known.key.hex()[:8]}{' (silent)' if known.suspended else ''}"
 
     # Priorities and the table as a whole
@@ -379,53 +373,33 @@ class StoredTable:
             )
         return Update(applied, len(ids) - applied)
 
+    def fill(
+        self, ids: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], columns: Mapping[str, filling.Rows]
+    ) -> Update:
+        """Write late columns; see `filling.fill`."""
+        return filling.fill(self, ids, lengths, columns)
+
+    @property
+    def version(self) -> int:
+        """The policy version that the table was told last."""
+        return int(self.counters[f.VERSION])
+
+    def set_version(self, version: int) -> int:
+        """Raise the version, which never falls; trajectories that are too old then leave. Returns it."""
+        return int(versions.set_version(self.segment, self.params, version))
+
     def reset(self) -> None:
         """Evict everything; limiter counts start anew. Open trajectories of writers are lost to them."""
         self.pins.reset()
+        self.growing.drop_all()
         while self.counters[f.OLDEST] >= 0:
             evict(self.segment, self.params, int(self.counters[f.OLDEST]), False)
-        self.counters[[f.INSERTED_ITEMS, f.DELETED_ITEMS, f.SAMPLED_ITEMS, f.CREDITED]] = 0
+        self.counters[[f.INSERTED_ITEMS, f.DELETED_ITEMS, f.SAMPLED_ITEMS, f.RETURNED_ITEMS, f.CREDITED]] = 0
         self.layout.view(self.segment, "floats")[f.MAX_PRIORITY] = 1.0
 
     def info(self) -> dict[str, Any]:
         """Figures of the table: counts, bytes, leases, quarantine, evictions. Plain data."""
-        c, layout = self.counters, self.layout
-        quarantined = sum(int(self._records[row, f.LEASED_BLOCKS]) for row, k in self._clients.items() if k.suspended)
-        per_slot = sum(p.width for p in layout.placements.values() if p.column.per == "trajectory")
-        figures = {
-            "items": f.ITEM_COUNT, "trajectories": f.STORED, "steps": f.STORED_STEPS,
-            "inserted_trajectories": f.INSERTED, "inserted_steps": f.INSERTED_STEPS,
-            "inserted_items": f.INSERTED_ITEMS, "deleted_items": f.DELETED_ITEMS,
-            "sampled_items": f.SAMPLED_ITEMS, "reserved_items": f.RESERVED_ITEMS, "draws": f.DRAWS, "epochs": f.EPOCH,
-            "drawn_steps": f.DRAWN_STEPS,
-            "evicted_trajectories": f.EVICTED_COUNT, "evicted_steps": f.EVICTED_STEPS,
-            "evicted_early": f.EVICTED_EARLY, "consumed_trajectories": f.CONSUMED,
-            "updated_priorities": f.UPDATED, "stale_updates": f.STALE,
-            "used_blocks": f.USED_BLOCKS, "leased_blocks": f.LEASED_BLOCK_COUNT, "held_blocks": f.HELD_BLOCKS,
-            "free_blocks": f.FREE_BLOCKS, "retired_blocks": f.RETIRED_BLOCKS,
-        }  # fmt: skip
-        result: dict[str, Any] = {name: int(c[at]) for name, at in figures.items()}
-        result |= {
-            "quarantined_blocks": quarantined,
-            "pins": len(self.pins),
-            "clients": sum(not k.suspended for k in self._clients.values()),
-            "silent_clients": sum(
-                k.suspended and (self.pins.any_of(row) or bool(self._records[row, f.LEASED_BLOCKS]))
-                for row, k in self._clients.items()
-            ),
-            "capacity": {type(self.table.capacity).__name__.lower(): self.table.capacity.n},
-            "block_steps": layout.block_steps,
-            "block_bytes": layout.block_bytes,
-            "data_blocks": layout.data_blocks,
-            "reserve_blocks": layout.reserve_blocks,
-            "segment_bytes": layout.nbytes,
-            "directory_bytes": layout.directory_bytes,
-            "payload_bytes": int(c[f.STORED_STEPS]) * self.table.step_bytes + int(c[f.STORED]) * per_slot,
-            "used_bytes": int(c[f.USED_BLOCKS]) * layout.block_bytes,
-            "inserted_bytes": int(c[f.INSERTED_STEPS]) * self.table.step_bytes + int(c[f.INSERTED]) * per_slot,
-            "sampled_bytes": int(c[f.DRAWN_STEPS]) * self.table.step_bytes + int(c[f.DRAWS]) * per_slot,
-        }
-        return result
+        return figures.of(self)
 
     def close(self, keep: bool = False) -> None:
         """Forget the segment; a shared one is removed unless `keep`."""

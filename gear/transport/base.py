@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gear.errors import TableNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -79,9 +79,18 @@ class Service(Protocol):
         ...
 
     def select(
-        self, table: OpenTable, size: int, timeout: float | None, parties: int, ttl: float, ahead: Plan | None = None
+        self,
+        table: OpenTable,
+        size: int,
+        timeout: float | None,
+        parties: int,
+        ttl: float,
+        ahead: Plan | None = None,
+        which: int = 0,
     ) -> Selection:
-        """Draw and pin `size` items; waits for the limiter and for items. The pin lives `ttl` seconds.
+        """Draw and pin `size` items of set number `which`; waits for the limiter and for items.
+
+        The pin lives `ttl` seconds.
 
         `ahead` is the plan by which they are gathered next: where rows travel, those of a small batch come along.
         """
@@ -97,7 +106,9 @@ class Service(Protocol):
         """
         ...
 
-    def sample(self, table: OpenTable, size: int, plan: Plan, out: npt.NDArray[np.uint8]) -> Selection | None:
+    def sample(
+        self, table: OpenTable, size: int, plan: Plan, out: npt.NDArray[np.uint8], which: int = 0
+    ) -> Selection | None:
         """Select, gather by `plan` into `out` and deliver in one go, where the path can do that at once.
 
         None: not now, or not on this path; nothing has changed, select and gather instead.
@@ -153,6 +164,61 @@ class Service(Protocol):
 
 class Session(Service, Protocol):
     """What a client asks of the tables of one shard: all that, and what stores trajectories there."""
+
+    def fill(
+        self,
+        table: OpenTable,
+        ids: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.int64],
+        columns: Mapping[str, memoryview],
+        timeout: float | None,
+    ) -> Update:
+        """Write late columns of whole trajectories, named by the id of any of their items; all or nothing.
+
+        lengths: int64[N], rows of each; columns: the bytes of their rows, one trajectory behind the other.
+        """
+        ...
+
+    def set_version(self, table: OpenTable, version: int | None, timeout: float | None) -> int:
+        """Raise the table's policy version, which never falls; returns it. None only asks."""
+        ...
+
+    def begin(self, table: OpenTable, values: bytes, version: int | None, timeout: float | None) -> int:
+        """Open a trajectory that belongs to the table; its id. `values`: the bytes of its per-trajectory columns."""
+        ...
+
+    def append(
+        self,
+        table: OpenTable,
+        trajectory: int,
+        at: int,
+        rows: int,
+        columns: Mapping[str, bytes],
+        timeout: float | None,
+    ) -> int:
+        """Append rows, the bytes of every per-step column, if the trajectory has `at` of them; its length then."""
+        ...
+
+    def seal(
+        self,
+        table: OpenTable,
+        trajectory: int,
+        terminated: bool,
+        final: Mapping[str, bytes],
+        values: bytes,
+        priorities: npt.NDArray[np.float64],
+        timeout: float | None,
+    ) -> int:
+        """End an open trajectory; its length."""
+        ...
+
+    def length(self, table: OpenTable, trajectory: int, timeout: float | None) -> int:
+        """Rows of an open trajectory."""
+        ...
+
+    def drop(self, table: OpenTable, trajectory: int, timeout: float | None) -> None:
+        """Drop an open trajectory."""
+        ...
 
     def lease(self, table: OpenTable, blocks: int, slots: int, timeout: float | None) -> Grant:
         """Up to that many, at once, from the reserve: fewer (even none) when the client's share is used."""

@@ -18,7 +18,7 @@ from gear.batch import Part, Selection
 from gear.errors import ConnectionLost, DeadlineExceeded, GearError
 from gear.schema import Queue, Stack
 from gear.transport import messages as m
-from gear.transport.session import expect
+from gear.transport.remote import expect
 from gear.transport.spread import Mass
 from gear.transport.watch import Watch, first_of
 

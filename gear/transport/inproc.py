@@ -6,22 +6,21 @@ A thread that must wait sleeps on a condition and is woken by the call that make
 
 from __future__ import annotations
 
-import os
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gear.batch import Selection
-from gear.errors import Closed, DeadlineExceeded, DeviceError, GearError, SchemaError, TableMismatch
+from gear.errors import DeviceError, GearError, SchemaError, TableMismatch
 from gear.storage import listing
 from gear.storage.fields import BEGIN
 from gear.storage.layout import COMMIT_ENTRY, Grant
-from gear.storage.queue import CommitDone, RequestQueue
+from gear.storage.queue import CommitDone
 from gear.storage.table import StoredTable
 from gear.transport.base import OpenTable, Session, table_not_found
+from gear.transport.inproc_later import LaterLocally
+from gear.transport.local import Local, deadline_of
 from gear.transport.mapped import Mapped
 
 if TYPE_CHECKING:
@@ -39,39 +38,16 @@ AT_ONCE = 1 << 20
 """Bytes of a batch up to which gathering under the lock is cheaper than pinning."""
 
 _NEVER = float("inf")
-_REVOKED = 1 << 16
-"""Pins taken back that are remembered; their selections are long past their deadline by then."""
-
 _NO_PRIORITIES = np.empty(0, np.float64)
 
 
-class _Local:
-    """One table with its queue and this session's place in it."""
-
-    def __init__(self, stored: StoredTable, key: bytes) -> None:
-        self.stored = stored
-        self.queue = RequestQueue(stored)
-        self.open = OpenTable(stored.table, stored.layout, stored.segment)
-        self.client = stored.attach(key)
-        self.sequence = 0
-        self.pending = 0
-        self.errors: dict[int, GearError] = {}
-        self.revoked: dict[int, None] = {}
-
-
-class InprocSession(Mapped):
+class InprocSession(LaterLocally, Mapped):
     """A `Session` over tables of this process."""
 
     path = "inproc"
 
     def __init__(self, tables: Sequence[Table] = ()) -> None:
-        self._key = os.urandom(16)
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._waiting = 0
-        self._closed = False
-        self._tables: dict[str, _Local] = {}
-        self._by_open: dict[int, _Local] = {}
+        super().__init__()
         for table in tables:
             self.create_table(table, None)
 
@@ -89,7 +65,7 @@ class InprocSession(Mapped):
                     )
                 if len(self._tables) >= 256:
                     raise SchemaError("256 tables exist, the most there can be; reuse one")
-                local = _Local(StoredTable(table, index=len(self._tables)), self._key)
+                local = Local(StoredTable(table, index=len(self._tables)), self._key)
                 self._tables[table.name] = local
                 self._by_open[id(local.open)] = local
             elif local.stored.table != table:
@@ -114,14 +90,6 @@ class InprocSession(Mapped):
         """The table itself."""
         return [(self, table)]
 
-    def _local(self, table: OpenTable) -> _Local:
-        self._check_open()
-        return self._by_open[id(table)]
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise Closed("this client is closed; make a new one")
-
     def lease(self, table: OpenTable, blocks: int, slots: int, timeout: float | None) -> Grant:
         """Up to that many, at once."""
         with self._lock:
@@ -130,7 +98,7 @@ class InprocSession(Mapped):
 
     def allocate(self, table: OpenTable, blocks: int, slots: int, timeout: float | None) -> Grant:
         """Exactly that many, for a commit that follows."""
-        deadline = _deadline(timeout)
+        deadline = deadline_of(timeout)
         with self._lock:
             local = self._local(table)
             if local.queue.starved:
@@ -166,7 +134,7 @@ class InprocSession(Mapped):
         with self._lock:
             local = self._local(table)
             if local.pending >= WINDOW:
-                self._sleep_until(lambda: local.pending < WINDOW, _deadline(timeout), local.queue.insert_obstacle)
+                self._sleep_until(lambda: local.pending < WINDOW, deadline_of(timeout), local.queue.insert_obstacle)
             local.sequence += 1
             sequence = local.sequence
             entry[0] = (sequence, slot, len(blocks), length, flags, len(given), 0)
@@ -202,7 +170,7 @@ class InprocSession(Mapped):
                 return bool(local.errors) and min(local.errors) <= sequence
 
             if local.pending:
-                self._sleep_until(over, _deadline(timeout), local.queue.insert_obstacle)
+                self._sleep_until(over, deadline_of(timeout), local.queue.insert_obstacle)
             if local.errors and min(local.errors) <= sequence:
                 raise local.errors.pop(min(local.errors))
 
@@ -234,24 +202,38 @@ class InprocSession(Mapped):
         return False
 
     def select(
-        self, table: OpenTable, size: int, timeout: float | None, parties: int, ttl: float, ahead: Plan | None = None
+        self,
+        table: OpenTable,
+        size: int,
+        timeout: float | None,
+        parties: int,
+        ttl: float,
+        ahead: Plan | None = None,
+        which: int = 0,
     ) -> Selection:
-        """Draw and pin `size` items."""
-        deadline = _deadline(timeout)
+        """Draw and pin `size` items of a set."""
+        deadline = deadline_of(timeout)
         with self._lock:
             local = self._local(table)
             self._expire(local)
             if local.queue.idle:
-                selected = local.stored.select(local.client, size, parties, ttl)
+                selected = local.stored.select(local.client, size, parties, ttl, which=which)
                 if not isinstance(selected, int):
+                    self._keep_time(local)
                     return selected
                 local.stored.unreserve(selected)
             selection: Selection = self._await(
-                local, deadline, lambda done: local.queue.select(local.client, size, parties, ttl, deadline, done)
+                local,
+                deadline,
+                lambda done: local.queue.select(local.client, size, parties, ttl, deadline, done, which),
+                reads=True,
             )
+            self._keep_time(local)
             return selection
 
-    def sample(self, table: OpenTable, size: int, plan: Plan, out: npt.NDArray[np.uint8]) -> Selection | None:
+    def sample(
+        self, table: OpenTable, size: int, plan: Plan, out: npt.NDArray[np.uint8], which: int = 0
+    ) -> Selection | None:
         """Select, gather and deliver under the lock, while the batch is small and nobody waits before."""
         if plan.nbytes > AT_ONCE:
             return None
@@ -261,7 +243,7 @@ class InprocSession(Mapped):
                 self._expire(local)
             if not local.queue.idle:
                 return None
-            return local.stored.sample(size, plan.rows, plan.pads, out)
+            return local.stored.sample(size, plan.rows, plan.pads, out, which)
 
     def hold(self, table: OpenTable, selection: Selection) -> None:
         """Join the pin of a selection."""
@@ -320,84 +302,9 @@ class InprocSession(Mapped):
         """Drop the tables; their memory goes when the last array over it does."""
         with self._lock:
             self._closed = True
+            for local in self._tables.values():
+                for bell in local.readers:
+                    bell.notify()
             self._tables.clear()
             self._by_open.clear()
             self._changed.notify_all()
-
-    # Waiting; the lock is held in all of these.
-
-    def _advance(self, local: _Local) -> None:
-        local.queue.advance()
-        if self._waiting:
-            self._changed.notify_all()
-
-    def _await(self, local: _Local, deadline: float, request: Callable[[Callable[[Any], None]], None]) -> Any:
-        """Make a request of the queue and return its result, or raise it."""
-        results: list[Any] = []
-        done = results.append
-        request(done)
-        if self._waiting:
-            self._changed.notify_all()
-        try:
-            while not results:
-                if self._closed:
-                    raise Closed("the client was closed while a call was waiting")
-                if local.queue.starved:
-                    self._revoke(local)
-                    if results:
-                        break
-                now = time.monotonic()
-                if now >= deadline:
-                    local.queue.expire(now)
-                    continue
-                self._sleep(min(deadline - now, max(0.0, local.stored.pins.next_expiry - time.time()) + 1e-3))
-                self._expire(local)
-        except BaseException:  # Ctrl-C while waiting: nobody takes what would come
-            local.queue.cancel(done)
-            if results and isinstance(results[0], Grant):
-                local.stored.end_leases(local.client, results[0].blocks, results[0].slots)
-            elif results and isinstance(results[0], Selection):
-                local.stored.pins.release(local.client, results[0].pin, False)
-            raise
-        if isinstance(results[0], GearError):
-            raise results[0]
-        return results[0]
-
-    def _sleep_until(self, condition: Callable[[], bool], deadline: float, obstacle: Callable[[], str]) -> None:
-        while not condition():
-            self._check_open()
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise DeadlineExceeded(f"insert timed out: {obstacle()}")
-            self._sleep(left)
-
-    def _sleep(self, seconds: float) -> None:
-        self._waiting += 1
-        try:
-            self._changed.wait(None if seconds == float("inf") else min(seconds, threading.TIMEOUT_MAX))
-        finally:
-            self._waiting -= 1
-
-    def _expire(self, local: _Local) -> None:
-        now = time.time()
-        if local.stored.pins.next_expiry <= now:
-            self._tell(local, local.stored.pins.expire(now))
-
-    def _revoke(self, local: _Local) -> None:
-        self._tell(local, local.stored.reclaim())
-        self._advance(local)  # pins that nobody had joined are gone at once
-
-    def _tell(self, local: _Local, told: list[tuple[int, int]]) -> None:
-        """Mark pins as ended; those that nobody is reading are let go of at once."""
-        for client, pin in told:
-            local.revoked[pin] = None
-            if pin not in local.open.reading:
-                local.stored.pins.release(client, pin, False)
-        while len(local.revoked) > _REVOKED:
-            del local.revoked[next(iter(local.revoked))]
-        if told:
-            self._advance(local)
-
-
-def _deadline(timeout: float | None) -> float:
-    return float("inf") if timeout is None else time.monotonic() + timeout

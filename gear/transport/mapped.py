@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from gear.kernels.records import KIND, MASK, PER_STEP, TARGET, WIDTH
+from gear.query import late_columns
+from gear.storage.presence import Presence
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,7 +40,12 @@ class Mapped(ABC):
         try:
             if self.revoked(table, selection):
                 return False
+            presence = None
+            if table.layout.late and (names := late_columns(table.table, plan.views)):
+                presence = Presence(table.layout, table.segment, names, selection.starts)
             gather(table.segment, rows, plan.pads, selection.starts, selection.lengths, out)
+            while presence is not None and not presence.unchanged and not self.revoked(table, selection):
+                gather(table.segment, rows, plan.pads, selection.starts, selection.lengths, out)
         finally:
             table.reading.discard(pin)
         return not self.revoked(table, selection)

@@ -13,9 +13,17 @@ from msgspec import Meta
 
 from gear.errors import GearError, by_name
 from gear.page import MOST_LISTED
-from gear.query import View
+from gear.storage.fields import MAX_SETS
+from gear.transport.message import Count, Identity, Index, Message, Name, Number, Release, Seconds, Shape, Text
+from gear.transport.messages_late import Append, Begin, Begun, Drop, Fill, Grown, Length, Seal, SetVersion, Version
 
-PROTOCOL = 1
+__all__ = [
+    "Append", "Begin", "Begun", "Count", "Drop", "Fill", "Grown", "Identity", "Index", "Length", "Message", "Name",
+    "Number", "Release", "Seal", "Seconds", "SetVersion", "Shape", "Text", "Version",
+]  # fmt: skip
+"""What stands in other files and belongs here too; everything below does as well."""
+
+PROTOCOL = 2
 """Version of the wire, raised with every incompatible change."""
 
 MAX_ENTRIES = 4096
@@ -32,31 +40,6 @@ Large enough that what a message costs, about 0.3 ms of processors at both ends,
 
 FORGET = 5
 """Client timeouts after which a silent client that maps no memory is given up, by both ends."""
-
-Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Index = Annotated[int, Meta(ge=0, le=255)]
-Seconds = Annotated[float, Meta(ge=0.0, le=1e10)]
-Identity = Annotated[bytes, Meta(min_length=16, max_length=16)]
-Name = Annotated[str, Meta(max_length=128)]
-Text = Annotated[str, Meta(max_length=4096)]
-Release = tuple[Index, Number, bool]
-"""A hold that ended: table, pin, delivered."""
-
-
-class Message(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """Base of all messages: a tagged array; `FRAMES` raw buffers follow the header, of a `BULK` one any number more."""
-
-    FRAMES: ClassVar[int] = 0
-    BULK: ClassVar[bool] = False
-
-
-class Shape(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """How items look in a batch: the views of its columns and the steps of an item."""
-
-    views: Annotated[tuple[View, ...], Meta(max_length=4096)]
-    length: Count
-
 
 # From a client to the supervisor or a shard.
 
@@ -159,6 +142,8 @@ class Select(Message, tag=12):
     timeout: Seconds | None
     shape: Shape | None = None
     """How they look, if their rows are to come with the answer: for no more than one piece of them."""
+    which: Annotated[int, Meta(ge=0, lt=MAX_SETS)] = 0
+    """Number of the set of items."""
 
 
 class Draw(Message, tag=47):
@@ -277,7 +262,7 @@ class Collect(Message, tag=20):
 Request = (
     Discover | Hello | Attach | Goodbye | CreateTable | OpenTable | Lease | Allocate | GiveBack | Commit
     | Withdraw | Select | Hold | Update | Reset | Info | Releases | Explain | Describe | Measure | Scan | Insert
-    | Collect | DropHidden | Draw | Credit | Await | Account
+    | Collect | DropHidden | Draw | Credit | Await | Account | Fill | SetVersion | Begin | Append | Seal | Length | Drop
 )  # fmt: skip
 
 
@@ -449,7 +434,7 @@ class Lend(Message, tag=144):
 
 Reply = (
     Failed | Discovered | Welcome | Done | Opened | Granted | Committed | Withdrawn | Selected | Updated
-    | Informed | Recall | Revoke | Explained | Described | Scanned | Gathered | Lend
+    | Informed | Recall | Revoke | Explained | Described | Scanned | Gathered | Lend | Version | Begun | Grown
 )  # fmt: skip
 
 

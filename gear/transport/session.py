@@ -24,7 +24,8 @@ from gear.transport.base import OpenTable
 from gear.transport.channel import Buffer
 from gear.transport.conversation import Call, Conversation
 from gear.transport.outbox import WINDOW, Outbox
-from gear.transport.remote import LEAST, Remote, deadline_of
+from gear.transport.remote import LEAST, deadline_of, expect
+from gear.transport.session_later import LaterSession
 from gear.transport.wire import page_of
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from gear.transport.base import Session
 
 
-class RemoteSession(Remote):
+class RemoteSession(LaterSession):
     """The greater part of a `Session` with one shard; see `Remote` for its life."""
 
     path = ""
@@ -201,14 +202,21 @@ class RemoteSession(Remote):
     # Draws
 
     def select(
-        self, table: OpenTable, size: int, timeout: float | None, parties: int, ttl: float, ahead: Plan | None = None
+        self,
+        table: OpenTable,
+        size: int,
+        timeout: float | None,
+        parties: int,
+        ttl: float,
+        ahead: Plan | None = None,
+        which: int = 0,
     ) -> Selection:
-        """Draw and pin `size` items."""
+        """Draw and pin `size` items of a set."""
         talk = self._talk or self._begin(LEAST)
         with talk.lock:
             index = table.layout.index
             wait = None if timeout is None else max(0.0, timeout)
-            body = m.Select(index, size, parties, min(ttl, 1e10), wait, self.ahead(ahead, size))
+            body = m.Select(index, size, parties, min(ttl, 1e10), wait, self.ahead(ahead, size), which)
             call = talk.ask(body, deadline_of(timeout), undo=lambda call: self.unwanted(index, call))
         return self.selected(table, call)
 
@@ -247,7 +255,9 @@ class RemoteSession(Remote):
             return
         self._talk.releases.append((index, call.answer.pin, False))
 
-    def sample(self, table: OpenTable, size: int, plan: Plan, out: npt.NDArray[np.uint8]) -> Selection | None:
+    def sample(
+        self, table: OpenTable, size: int, plan: Plan, out: npt.NDArray[np.uint8], which: int = 0
+    ) -> Selection | None:
         """Never: the shard draws."""
         return None
 
@@ -312,10 +322,3 @@ class RemoteSession(Remote):
             return {"path": self.path, **msgspec.msgpack.decode(answer.info, type=dict[str, Any])}
         except msgspec.DecodeError as error:
             raise ProtocolError(f"expected figures from the server: {error}") from None
-
-
-def expect(call: Call, kind: Any) -> Any:
-    """The answer, if it is of that kind."""
-    if type(call.answer) is not kind:
-        raise ProtocolError(f"expected {kind.__name__} from the server, got {type(call.answer).__name__}")
-    return call.answer

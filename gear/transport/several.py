@@ -22,8 +22,7 @@ from gear.storage.fields import ID_SHARD_SHIFT
 from gear.totals import total
 from gear.transport import messages as m
 from gear.transport.base import OpenTable, table_not_found
-from gear.transport.remote import deadline_of
-from gear.transport.session import expect
+from gear.transport.remote import deadline_of, expect
 from gear.transport.spread import SpreadTable
 
 if TYPE_CHECKING:
@@ -205,14 +204,23 @@ class Several:
     # Draws; the table is a `SpreadTable` from here on.
 
     def select(
-        self, table: OpenTable, size: int, timeout: float | None, parties: int, ttl: float, ahead: Plan | None = None
+        self,
+        table: OpenTable,
+        size: int,
+        timeout: float | None,
+        parties: int,
+        ttl: float,
+        ahead: Plan | None = None,
+        which: int = 0,
     ) -> Selection:
         """Draw and pin `size` items, from all shards in proportion to what their parts weigh."""
         from gear.transport.drawing import Drawing
 
         return Drawing(self, _spread(table), size, parties, ttl, ahead).draw(deadline_of(timeout))
 
-    def sample(self, table: OpenTable, size: int, plan: Plan, out: npt.NDArray[np.uint8]) -> Selection | None:
+    def sample(
+        self, table: OpenTable, size: int, plan: Plan, out: npt.NDArray[np.uint8], which: int = 0
+    ) -> Selection | None:
         """Never: the shards draw."""
         return None
 

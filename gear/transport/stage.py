@@ -42,11 +42,13 @@ class Stage:
         longest = layout.blocks_for(layout.max_length + 1)
         self._lent = min(max(1, AHEAD // layout.block_bytes), max(0, layout.blocks - longest)), layout.slots - 1
         self._most = self._lent[0] + longest
-        base, values = layout.regions["trajectories"], [p for p in layout.placements.values() if p.column.per != "step"]
+        base, values = layout.regions["trajectories"], layout.written("trajectory")
         self._values = [
             segment[base.offset + p.offset :][: layout.slots * p.stride].reshape(-1, p.stride)[:, : p.width]
             for p in values
         ]
+        if layout.table.versioned:
+            self._values.append(layout.view(segment, "versions")[:, None].view(np.uint8))
 
     def lease(self, blocks: int, slots: int) -> Grant:
         """Up to that many, at once."""

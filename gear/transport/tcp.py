@@ -22,8 +22,8 @@ from gear.storage.layout import COMMIT_ENTRY, Grant, Layout
 from gear.transport import messages as m
 from gear.transport.outbox import Outbox
 from gear.transport.pieces import per_piece, place, split
-from gear.transport.remote import LEAST, deadline_of
-from gear.transport.session import RemoteSession, expect
+from gear.transport.remote import LEAST, deadline_of, expect
+from gear.transport.session import RemoteSession
 from gear.transport.stage import Stage
 
 if TYPE_CHECKING:

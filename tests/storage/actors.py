@@ -21,7 +21,7 @@ COLUMNS = (Column("k", (3,), "int64"), Column("t", (), "int32"))
 
 def make(**fields) -> StoredTable:
     fields.setdefault("mean_length", 10)
-    return StoredTable(Table("table", COLUMNS, **fields))
+    return StoredTable(Table("table", fields.pop("columns", COLUMNS), **fields))
 
 
 def column(stored: StoredTable, name: str) -> np.ndarray:

@@ -71,7 +71,7 @@ def test_closing_wakes_a_waiting_thread():
 
     thread = threading.Thread(target=wait)
     thread.start()
-    while not client._session._waiting:
+    while not client._session.sleeping:
         assert thread.is_alive()
     client.close()
     thread.join(20)
@@ -137,7 +137,7 @@ def test_an_interrupted_wait_leaves_nothing_parked(monkeypatch):
         client.insert(rows())
         session = client._session
 
-        def interrupt(seconds: float) -> None:
+        def interrupt(seconds: float, bell: object) -> None:
             raise KeyboardInterrupt
 
         monkeypatch.setattr(session, "_sleep", interrupt)
@@ -156,7 +156,7 @@ def test_an_interrupted_insert_is_taken_back(monkeypatch):
             client.insert(rows())
         session = client._session
 
-        def interrupt(seconds: float) -> None:
+        def interrupt(seconds: float, bell: object) -> None:
             raise KeyboardInterrupt
 
         monkeypatch.setattr(session, "_sleep", interrupt)

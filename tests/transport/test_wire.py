@@ -45,6 +45,15 @@ REQUESTS = [
     (m.Credit(0, 256, 1, 60.0, None), 0),
     (m.Await(0, 7), 0),
     (m.Account("table", 1, 5, 2**40, 3, 64, 1), 0),
+    (m.Select(0, 256, 1, 60.0, 0.5, None, 9), 0),
+    (m.Fill(0, ["a", "b"]), 4),
+    (m.SetVersion(0, 7), 0),
+    (m.SetVersion(0, None), 0),
+    (m.Begin(0, None, 1.0), 1),
+    (m.Append(0, 2**62, 3, 5, ["a"], None), 1),
+    (m.Seal(0, 2**62, True, ["a"], 1.0), 3),
+    (m.Length(0, 2**62), 0),
+    (m.Drop(0, 2**62), 0),
 ]
 ANSWERS = [
     (m.Failed("DataError", "no"), 0),
@@ -68,6 +77,9 @@ ANSWERS = [
     (m.Scanned(bytes(24), 3, True), 1),
     (m.Selected(1, 1, 0.25, 1e9, 7.5, 3), 1),
     (m.Lend("table", 5, 3, True), 0),
+    (m.Version(3), 0),
+    (m.Begun(2**62), 0),
+    (m.Grown(8), 0),
 ]
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text() | st.binary(max_size=40),

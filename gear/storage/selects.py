@@ -1,0 +1,116 @@
+"""Selects that wait: in order for each set of items, so that who waits for late columns holds up nobody else.
+
+Not thread-safe: the owner serialises.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gear.schema import Prioritized
+from gear.storage import fields as f
+
+if TYPE_CHECKING:
+    from gear.storage.table import StoredTable
+
+
+@dataclass(eq=False, slots=True)
+class Select:
+    """A draw of `size` items from set number `which`; `credit` of the limiter is gathered while it waits."""
+
+    client: int
+    size: int
+    parties: int
+    ttl: float
+    deadline: float
+    done: Callable[[Any], None]
+    which: int = 0
+    credit: int = 0
+
+
+class Selects:
+    """The waiting selects of one table."""
+
+    def __init__(self, stored: StoredTable) -> None:
+        self._stored = stored
+        self._lines: dict[int, deque[Select]] = {}
+        self._count = 0
+        table, layout = stored.table, stored.layout
+        self._counters = [layout.view(stored.segment, one.region("counters")) for one in layout.sets]
+        self._distinct, self._ratio = table.distinct, bool(stored.params[f.P_RATIO])
+        self._counted = table.distinct or not isinstance(table.sampler, Prioritized)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Select]:
+        return (request for line in self._lines.values() for request in line)
+
+    def add(self, request: Select, hurry: bool) -> bool:
+        """Serve a request at once, which is said, or let it wait behind the others of its set."""
+        line = self._lines.get(request.which)
+        if line is None:
+            if not self._hopeless(request) and self._try(request, hurry):
+                return True
+            line = self._lines[request.which] = deque()
+        line.append(request)
+        self._count += 1
+        return False
+
+    def serve(self, hurry: bool) -> bool:
+        """Serve the first of each set, and those behind it; whether anything moved, gathered credit included."""
+        moved = False
+        for line in [*self._lines.values()] if self._count else ():
+            while line and not self._hopeless(request := line[0]):
+                before = request.credit
+                if not self._try(request, hurry):
+                    moved |= request.credit != before
+                    break
+                line.popleft()
+                self._count -= 1
+                moved = True
+            if not line:
+                del self._lines[request.which]
+        return moved
+
+    def _hopeless(self, request: Select) -> bool:
+        """Whether the set has too few items, and there is no credit to gather or to give back: told by two counts.
+
+        Who waits for what takes long is asked after every insert: that must cost next to nothing.
+        """
+        if not self._counted:
+            return False
+        live = self._counters[request.which][f.LIVE_ITEMS]
+        if live >= (request.size if self._distinct else 1):
+            return False
+        return not self._ratio or (request.credit == 0 and bool(live < self._counters[0][f.LIVE_ITEMS]))
+
+    def _try(self, request: Select, hurry: bool) -> bool:
+        result = self._stored.select(
+            request.client, request.size, request.parties, request.ttl, request.credit, hurry, request.which
+        )
+        if isinstance(result, int):
+            request.credit = result
+            return False
+        request.done(result)
+        return True
+
+    def let_go(self) -> None:
+        """Return the credit that was gathered; `serve` gathers it anew."""
+        for request in self:
+            self._stored.unreserve(request.credit)
+            request.credit = 0
+
+    def take(self, which: Callable[[Select], bool]) -> list[Select]:
+        """Take those out of which that is true, their credit returned."""
+        taken = [request for request in self if which(request)]
+        if taken:
+            kept = {n: deque(r for r in line if not which(r)) for n, line in self._lines.items()}
+            self._lines = {n: line for n, line in kept.items() if line}
+            self._count -= len(taken)
+            for request in taken:
+                self._stored.unreserve(request.credit)
+        return taken
