@@ -70,7 +70,6 @@ class Service:
         self.tables.adopt, self.tables.forget = self.lending.adopt, self.lending.forget
         self._clients, self._transmit, self._about = clients, send, about
         self._bulk = Bulk(self._send, self._refuse, wake)
-        self._spread = Spread(self._send, self._refuse, self._bulk)
         self._handlers: dict[type, Callable[[Client, int, Any, list[Buffer]], None]] = {
             m.Attach: self._attach,
             m.Goodbye: self._goodbye,
@@ -93,13 +92,9 @@ class Service:
             m.Scan: self._scan,
             m.Insert: self._insert,
             m.Collect: self._collect,
-            m.DropHidden: self._drop_hidden,
-            m.Draw: self._draw,
-            m.Credit: self._credit,
-            m.Await: self._await,
-            m.Account: self._account,
             **Later(self._row, self._send, self._refuse).handlers(),
         }
+        self._handlers |= Spread(self._send, self._refuse, self._bulk, self.tables, self.lending).handlers(self._row)
         self._latencies = Latencies(list(self._handlers))
         self._rows = self._latencies.rows
         self._asking: Client | None = None  # whose request is being handled, until it is answered
@@ -287,10 +282,6 @@ class Service:
 
         self.tables.create(body.table, body.hidden, made)
 
-    def _drop_hidden(self, client: Client, request: int, body: m.DropHidden, parts: list[Buffer]) -> None:
-        self.tables.drop_hidden(body.table)
-        self._send(client, request, m.Done(), _NOTHING)
-
     def _open_table(self, client: Client, request: int, body: m.OpenTable, parts: list[Buffer]) -> None:
         self._opened(client, request, self.tables.find(body.name))
 
@@ -371,18 +362,6 @@ class Service:
         if which >= len(hosted.stored.layout.sets):
             raise ProtocolError(f"Select: table {hosted.name!r} has no set of items number {which}")
         hosted.queue.select(row, body.size, body.parties, body.ttl, deadline_of(body.timeout), done, which)
-
-    def _draw(self, client: Client, request: int, body: m.Draw, parts: list[Buffer]) -> None:
-        self._spread.draw(client, request, body, *self._row(client, body.table))
-
-    def _credit(self, client: Client, request: int, body: m.Credit, parts: list[Buffer]) -> None:
-        self._spread.credit(client, request, body, *self._row(client, body.table))
-
-    def _await(self, client: Client, request: int, body: m.Await, parts: list[Buffer]) -> None:
-        self._spread.wait(client, request, body, *self._row(client, body.table))
-
-    def _account(self, client: Client, request: int, body: m.Account, parts: list[Buffer]) -> None:
-        self._send(client, request, self.lending.account(client, body), _NOTHING)
 
     def _hold(self, client: Client, request: int, body: m.Hold, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)

@@ -9,6 +9,8 @@ from msgspec import Meta
 
 from gear.query import View
 
+MAX_ITEMS = 1 << 20
+
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Index = Annotated[int, Meta(ge=0, le=255)]

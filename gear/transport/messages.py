@@ -14,12 +14,50 @@ from msgspec import Meta
 from gear.errors import GearError, by_name
 from gear.page import MOST_LISTED
 from gear.storage.fields import MAX_SETS
-from gear.transport.message import Count, Identity, Index, Message, Name, Number, Release, Seconds, Shape, Text
+from gear.transport.message import (
+    MAX_ITEMS,
+    Count,
+    Identity,
+    Index,
+    Message,
+    Name,
+    Number,
+    Release,
+    Seconds,
+    Shape,
+    Text,
+)
 from gear.transport.messages_late import Append, Begin, Begun, Drop, Fill, Grown, Length, Seal, SetVersion, Version
+from gear.transport.messages_shards import Account, Await, Credit, Draw, DropHidden, Lend
 
 __all__ = [
-    "Append", "Begin", "Begun", "Count", "Drop", "Fill", "Grown", "Identity", "Index", "Length", "Message", "Name",
-    "Number", "Release", "Seal", "Seconds", "SetVersion", "Shape", "Text", "Version",
+    "MAX_ITEMS",
+    "Account",
+    "Append",
+    "Await",
+    "Begin",
+    "Begun",
+    "Count",
+    "Credit",
+    "Draw",
+    "Drop",
+    "DropHidden",
+    "Fill",
+    "Grown",
+    "Identity",
+    "Index",
+    "Lend",
+    "Length",
+    "Message",
+    "Name",
+    "Number",
+    "Release",
+    "Seal",
+    "Seconds",
+    "SetVersion",
+    "Shape",
+    "Text",
+    "Version",
 ]  # fmt: skip
 """What stands in other files and belongs here too; everything below does as well."""
 
@@ -27,7 +65,6 @@ PROTOCOL = 2
 """Version of the wire, raised with every incompatible change."""
 
 MAX_ENTRIES = 4096
-MAX_ITEMS = 1 << 20
 MAX_ROWS = 1 << 24
 MAX_FRAME = 8 * MAX_ROWS
 MAX_RELEASES = 1 << 16
@@ -77,12 +114,6 @@ class CreateTable(Message, tag=5):
 
     table: Annotated[bytes, Meta(max_length=1 << 20)]
     hidden: bool = False
-
-
-class DropHidden(Message, tag=43):
-    """Another shard has refused its part: drop this one, unless it was shown meanwhile."""
-
-    table: Annotated[bytes, Meta(max_length=1 << 20)]
 
 
 class OpenTable(Message, tag=6):
@@ -144,45 +175,6 @@ class Select(Message, tag=12):
     """How they look, if their rows are to come with the answer: for no more than one piece of them."""
     which: Annotated[int, Meta(ge=0, lt=MAX_SETS)] = 0
     """Number of the set of items."""
-
-
-class Draw(Message, tag=47):
-    """Draw and pin items of a part of a table now, as many as there are; of none, say what the part weighs."""
-
-    table: Index
-    size: Annotated[int, Meta(ge=0, le=MAX_ITEMS)]
-    parties: Annotated[int, Meta(ge=1, le=65535)]
-    ttl: Seconds
-    shape: Shape | None = None
-
-
-class Credit(Message, tag=44):
-    """Of the home of a table's limiter: credit for a batch drawn from several shards, in a pin without items."""
-
-    table: Index
-    amount: Annotated[int, Meta(ge=1, le=MAX_ITEMS)]
-    parties: Annotated[int, Meta(ge=1, le=65535)]
-    ttl: Seconds
-    timeout: Seconds | None
-
-
-class Account(Message, tag=46):
-    """From a shard to the home of a table's limiter: its items so far, inserts lent and not used, inserts that wait."""
-
-    table: Name
-    shard: Index
-    serial: Number
-    inserted: Number
-    deleted: Number
-    credit: Count
-    want: Count
-
-
-class Await(Message, tag=45):
-    """Answered, with an empty selection, when anything of this part can be drawn, and more than `above` items."""
-
-    table: Index
-    above: Number = 0
 
 
 class Hold(Message, tag=13):
@@ -416,20 +408,6 @@ class Revoke(Message, tag=112):
 
     table: Index
     pins: list[Number]
-
-
-class Lend(Message, tag=144):
-    """So many more items may be inserted. Also pushed, and then counts only if no later account was given.
-
-    `back`: what is not used is to be given back, with the next account, which is wanted now. `floor`: of a least size,
-    the number of items down to which no account is wanted.
-    """
-
-    table: Name
-    serial: Number
-    amount: Count
-    back: bool = False
-    floor: Number = 0
 
 
 Reply = (

@@ -22,6 +22,7 @@ from gear.storage.fields import ID_SHARD_SHIFT
 from gear.totals import total
 from gear.transport import messages as m
 from gear.transport.base import OpenTable, table_not_found
+from gear.transport.each import Each
 from gear.transport.remote import deadline_of, expect
 from gear.transport.spread import SpreadTable
 
@@ -33,13 +34,10 @@ if TYPE_CHECKING:
     from gear.schema import Table
     from gear.transport.base import Session
     from gear.transport.conversation import Call
-    from gear.transport.shm import ShmSession
-    from gear.transport.tcp import TcpSession
-
-    Path = ShmSession | TcpSession
+    from gear.transport.each import Path
 
 
-class Several:
+class Several(Each):
     """A `Session` with several shards.
 
     Parameters
@@ -50,66 +48,10 @@ class Several:
     """
 
     def __init__(self, sessions: dict[int, Path], count: int) -> None:
-        self._sessions, self._count = sessions, count
+        super().__init__(sessions)
+        self._count = count
         self._opened: dict[str, OpenTable] = {}
         self.path = next(iter(sessions.values())).path
-
-    @property
-    def living(self) -> dict[int, Path]:
-        """The sessions of the shards that are not known to have died.
-
-        Raises
-        ------
-        ConnectionLost
-            If none is left.
-        """
-        living = {shard: session for shard, session in self._sessions.items() if not session.lost}
-        if not living:
-            raise ConnectionLost("every shard of the server is gone; start it again and connect anew")
-        return living
-
-    def holding(self, table: SpreadTable) -> dict[int, Path]:
-        """The sessions of the living shards that hold a part of the table.
-
-        Raises
-        ------
-        ConnectionLost
-            If none is left.
-        """
-        living = {shard: session for shard, session in self.living.items() if shard in table.opened}
-        if not living:
-            raise ConnectionLost(f"every shard that held table {table.table.name!r} is gone; start the server again")
-        return living
-
-    def session(self, shard: int) -> Path:
-        """The session with a shard, alive or not."""
-        return self._sessions[shard]
-
-    # One question to many
-
-    def post_each(
-        self, bodies: dict[int, m.Message], frames: dict[int, tuple[bytes, ...]] | None = None
-    ) -> dict[int, Call]:
-        """Send a request to each of some shards; those that are gone are left out."""
-        calls = {}
-        for shard, body in bodies.items():
-            with contextlib.suppress(ConnectionLost):
-                calls[shard] = self._sessions[shard].post(body, frames[shard] if frames else ())
-        return calls
-
-    def answers(self, calls: dict[int, Call], what: str, deadline: float) -> dict[int, Call | GearError]:
-        """The answer of each shard, or the error that it is."""
-        found: dict[int, Call | GearError] = {}
-        for shard, call in calls.items():
-            try:
-                found[shard] = self._sessions[shard].answer(call, what, deadline)
-            except GearError as error:
-                found[shard] = error
-        return found
-
-    def _ask_each(self, bodies: dict[int, m.Message], timeout: float | None) -> dict[int, Call | GearError]:
-        what = next((type(body).__name__.lower() for body in bodies.values()), "")
-        return self.answers(self.post_each(bodies), what, deadline_of(timeout))
 
     # Tables
 
@@ -124,13 +66,13 @@ class Several:
                 f"table {table.name!r} cannot be created: shard {', '.join(map(str, gone))}, which would hold a part "
                 "of it, is gone; start the server again"
             )
-        hidden = self._ask_each({shard: m.CreateTable(spec, True) for shard in shards}, timeout)
+        hidden = self.ask_each({shard: m.CreateTable(spec, True) for shard in shards}, timeout)
         refused = [answer for answer in hidden.values() if isinstance(answer, GearError)]
         if refused or len(hidden) < len(shards):
             made = [shard for shard, answer in hidden.items() if not isinstance(answer, GearError)]
-            self._ask_each({shard: m.DropHidden(spec) for shard in made}, timeout)
+            self.ask_each({shard: m.DropHidden(spec) for shard in made}, timeout)
             raise refused[0] if refused else ConnectionLost(f"a shard died while table {table.name!r} was created")
-        shown = self._ask_each({shard: m.CreateTable(spec) for shard in shards}, timeout)
+        shown = self.ask_each({shard: m.CreateTable(spec) for shard in shards}, timeout)
         return self._join(table, shown)
 
     def _equal(self, table: Table, opened: OpenTable) -> OpenTable:
@@ -147,7 +89,7 @@ class Several:
         if known is not None:
             return known
         living = self.living
-        answers = self._ask_each(dict.fromkeys(living, m.Describe()), timeout)
+        answers = self.ask_each(dict.fromkeys(living, m.Describe()), timeout)
         specs = {
             spec for answer in answers.values() if not isinstance(answer, GearError)
             for spec in expect(answer, m.Described).tables
@@ -160,7 +102,7 @@ class Several:
             raise table_not_found(name, tables)
         table = tables[name]
         there = [shard for shard in holders(table, self._count) if shard in living]
-        opened = self._ask_each({shard: m.OpenTable(name) for shard in there}, timeout)
+        opened = self.ask_each({shard: m.OpenTable(name) for shard in there}, timeout)
         if any(isinstance(answer, TableNotFound) for answer in opened.values()):
             return self.create_table(table, timeout)  # somebody is about to show it, or died before
         return self._join(table, opened)
@@ -316,7 +258,7 @@ class Several:
         """Drop every trajectory on every shard."""
         spread = _spread(table)
         bodies = {shard: m.Reset(spread.opened[shard].layout.index) for shard in self.holding(spread)}
-        for answer in self._ask_each(dict(bodies), timeout).values():
+        for answer in self.ask_each(dict(bodies), timeout).values():
             if isinstance(answer, GearError) and not isinstance(answer, ConnectionLost):
                 raise answer
 
