@@ -84,7 +84,7 @@ def test_every_path_gives_the_same_bytes(connected, name, item, packed, monkeypa
                     steps.extend(one)
                     steps.end(final=last)
             client.flush()
-        query = gear.Query(400, name, views, layout)
+        query = gear.Query(400, name, views, layout=layout)
         expected = by_item(inproc.sample(query))
         selection = over_tcp.select(query, parties=2)
         for client in (over_tcp, over_shm):
