@@ -23,10 +23,14 @@ from gear.errors import (
     ProtocolError,
     SchemaError,
     ServerConflict,
+    StaleItems,
     TableMismatch,
     TableNotFound,
 )
-from gear.query import Query, View
+from gear.query import NStep, Query, ReturnToGo, Timestep, View
+from gear.query import NStep as n_step
+from gear.query import ReturnToGo as return_to_go
+from gear.query import Timestep as timestep
 from gear.schema import (
     Bytes,
     Column,
@@ -65,10 +69,11 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "AuthenticationError", "Batch", "Bytes", "Client", "Closed", "Column", "ConnectionLost", "DataError",
     "DeadlineExceeded", "DeviceError", "Epochs", "Fifo", "Fresh", "GearError", "InsufficientMemory", "Lifo", "Loader",
-    "MaxHeap", "MinHeap", "MinSize", "Page", "PinLost", "Prioritized", "ProtocolError", "Query", "Queue",
-    "SampleToInsertRatio", "SchemaError", "Selection", "ServerConflict", "Stack", "StalenessBudget", "Step", "Steps",
-    "Table", "TableMismatch", "TableNotFound", "Trajectories", "Uniform", "Update", "VectorWriter", "View", "Whole",
-    "Window", "Writer", "connect", "embedded", "final_observation", "table_like",
+    "MaxHeap", "MinHeap", "MinSize", "NStep", "Page", "PinLost", "Prioritized", "ProtocolError", "Query", "Queue",
+    "ReturnToGo", "SampleToInsertRatio", "SchemaError", "Selection", "ServerConflict", "Stack", "StaleItems",
+    "StalenessBudget", "Step", "Steps", "Table", "TableMismatch", "TableNotFound", "Timestep", "Trajectories",
+    "Uniform", "Update", "VectorWriter", "View", "Whole", "Window", "Writer", "connect", "embedded",
+    "final_observation", "n_step", "return_to_go", "table_like", "timestep",
 ]  # fmt: skip
 
 _LAZY = {

@@ -223,7 +223,12 @@ def collectable(selection: Selection, layouts: Mapping[int, Layout], longest: in
             "equally long ids, probabilities, starts and lengths",
             f"{sizes[0]}, {sizes[1]}, {sizes[2]} and {sizes[3]}",
         )
-    for name, array, dtype in (("starts", starts, np.int64), ("lengths", lengths, np.int32)):
+    near = selection.neighbours
+    for name, array, dtype in (
+        ("starts", starts, np.int64),
+        ("lengths", lengths, np.int32),
+        ("neighbours", near, np.int32),
+    ):
         if not isinstance(array, np.ndarray) or array.dtype != dtype or array.ndim != 1:
             kind = f"{array.dtype}{list(array.shape)}" if isinstance(array, np.ndarray) else type(array).__name__
             raise _damaged(selection, f"{name}: {np.dtype(dtype)}[{sizes[0]}]", kind)

@@ -12,6 +12,7 @@ from gear.client.port import WHOLE
 from gear.client.priorities import item_count
 from gear.errors import DeadlineExceeded
 from gear.storage.fields import CONTINUED, CONTINUES, HAS_FINAL, TERMINATED
+from gear.transport.base import NO_SEAM, Seam
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -144,7 +145,8 @@ class Group:
                 chain = blocks[bounds[number] : bounds[number + 1]]
                 priority = self._priority(piece)
                 queued = number + 1  # until the shard has it: what it refuses it takes back itself
-                given = (priority, left(deadline), self._versions[piece.of])
+                seam = Seam(piece.begin, self.sequences[-1]) if piece.begin else NO_SEAM
+                given = (priority, left(deadline), self._versions[piece.of], seam)
                 self.sequences.append(port.submit(slots[number], chain, piece.steps, flags, *given))
         except BaseException as error:
             queued -= isinstance(error, DeadlineExceeded)

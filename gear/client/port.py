@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from gear.storage.fields import (
     ID_TABLE_SHIFT,
     TERMINATED,
 )
+from gear.transport.base import NO_SEAM, Seam
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -135,11 +137,13 @@ class Port:
         priority: float | npt.NDArray[np.float64] | None,
         timeout: float | None,
         version: int | None = None,
+        seam: Seam = NO_SEAM,
     ) -> int:
         """Queue one commit entry and remember it for `flush`; `version` None: the table's at the commit."""
         if self.rows.versions is not None and flags & BEGIN:
             self.rows.versions[slot] = -1 if version is None else version
-        sequence = patiently(self.session.submit, self.open, slot, blocks, length, flags, priority, timeout=timeout)
+        submit = self.session.submit if seam is NO_SEAM else partial(self.session.submit, seam=seam)
+        sequence = patiently(submit, self.open, slot, blocks, length, flags, priority, timeout=timeout)
         with self._lock:
             if sequence > self._last:
                 self._last = sequence
@@ -276,6 +280,7 @@ class Port:
         flags: int,
         timeout: float | None,
         version: int | None,
+        seam: Seam = NO_SEAM,
     ) -> int:
         """Write and submit one piece that fits into a slot."""
         steps, arrays, rows = encoded
@@ -293,7 +298,7 @@ class Port:
             if final is not None:
                 self.rows.write_row(blocks[steps // self._steps], steps % self._steps, final)
             ours = False
-            return self.submit(slot, blocks, steps, flags, priority, timeout, version)
+            return self.submit(slot, blocks, steps, flags, priority, timeout, version, seam)
         except BaseException as error:
             if ours or isinstance(error, DeadlineExceeded):
                 self.pool.put([slot], blocks)
@@ -324,7 +329,9 @@ class Port:
                     count = item_count(self.table, steps)
                     share = priority[items : items + count]
                     items += count
-                sequences.append(self._piece(part, share, final if last else None, flags, left(deadline), version))
+                seam = Seam(at, sequences[-1]) if at else NO_SEAM
+                final_row = final if last else None
+                sequences.append(self._piece(part, share, final_row, flags, left(deadline), version, seam))
                 at += steps
         except BaseException:
             self.withdraw(sequences)

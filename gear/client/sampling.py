@@ -9,7 +9,7 @@ from gear.batch import Batch, Selection, Update
 from gear.client import arguments as check
 from gear.client.priorities import as_ids, as_priorities
 from gear.client.state import State
-from gear.query import Query, View, as_views
+from gear.query import AnyView, Layout, Query, as_layout, as_views
 from gear.weights import Normalize
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ class Sampling(State):
         *,
         require: Sequence[str] | str = (),
         include_open: bool = False,
+        ids: Any = None,
         parties: int = 1,
         timeout: float | None = None,
         ttl: float = 60.0,
@@ -108,23 +109,41 @@ class Sampling(State):
             How many clients will `collect` and `release` the selection (send it with `Selection.to_bytes`).
         ttl : float
             Seconds after which the selection ends at the latest; above 0 and finite.
+        ids : int64[N], optional
+            These items instead of a draw, as in `Batch.ids`, in this order (of a table on several shards, shard by
+            shard). It costs neither limiter credit nor uses; their probabilities are given as 1.
+
+        Raises
+        ------
+        StaleItems
+            If some of the `ids` are not stored any more; nothing is selected then.
         """
         query, timeout, ttl = self._query(query, require, include_open), check.seconds(timeout), check.lifetime(ttl)
         parties = check.count("parties", parties, check.MOST_PARTIES)
         reader = self._tables.reader(table, query, timeout)
+        if ids is not None:
+            return reader.pick(check.at_once(as_ids(ids)), parties, ttl)
         self._publish(reader, timeout)
         return reader.select(query, parties, timeout, ttl)
 
     def collect(
         self,
         selection: Selection,
-        columns: Sequence[str | View] | None = None,
+        columns: Sequence[str | AnyView] | None = None,
         *,
+        layout: Layout = "padded",
         out: Batch | None = None,
         beta: float | None = None,
         normalize: Normalize = "batch",
     ) -> Batch:
         """Gather all or some columns of a selection; `release` it when nothing more is to be collected.
+
+        Parameters
+        ----------
+        columns : sequence of str or views, optional
+            What `Query.views` takes. Of a trajectory that was split, views show other pieces as far as the views of
+            the query reach by which it was selected (without any: the neighbouring pieces).
+        layout : {"padded", "packed"}
 
         Raises
         ------
@@ -135,7 +154,8 @@ class Sampling(State):
         """
         beta = check.weighing(beta, normalize)
         reader = self._tables.reader(selection.table, None, None)
-        return reader.collect(selection, as_views(columns) if columns is not None else (), out, beta, normalize)
+        views = as_views(columns) if columns is not None else ()
+        return reader.collect(selection, views, as_layout(layout), out, beta, normalize)
 
     def release(self, selection: Selection, *, delivered: bool = True) -> None:
         """Let go of a selection; undelivered, the limiter's credit and the items' uses return."""

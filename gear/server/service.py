@@ -26,6 +26,7 @@ from gear.server.lending import Lending
 from gear.server.spread import Spread
 from gear.server.tables import Hosted, Place, Tables
 from gear.storage import listing
+from gear.storage.budget import Budget
 from gear.storage.layout import Grant
 from gear.storage.queue import CommitDone
 from gear.transport import messages as m
@@ -81,6 +82,7 @@ class Service:
             m.Commit: self._commit,
             m.Withdraw: self._withdraw,
             m.Select: self._select,
+            m.Pick: self._pick,
             m.Hold: self._hold,
             m.Update: self._update,
             m.Reset: self._reset,
@@ -349,7 +351,7 @@ class Service:
         hosted, row = self._row(client, body.table)
         shape = body.shape
         if shape is not None:
-            self._bulk.plan(hosted, shape, body.size)
+            self._bulk.check(hosted, shape, body.size)
 
         def done(result: Selection | GearError) -> None:
             if isinstance(result, GearError):
@@ -361,7 +363,16 @@ class Service:
         which = body.which
         if which >= len(hosted.stored.layout.sets):
             raise ProtocolError(f"Select: table {hosted.name!r} has no set of items number {which}")
-        hosted.queue.select(row, body.size, body.parties, body.ttl, deadline_of(body.timeout), done, which)
+        reach, budget = (body.before, body.after), Budget(body.steps, body.alone) if body.steps else None
+        deadline = deadline_of(body.timeout)
+        hosted.queue.select(row, body.size, body.parties, body.ttl, deadline, done, which, reach, budget)
+
+    def _pick(self, client: Client, request: int, body: m.Pick, parts: list[Buffer]) -> None:
+        hosted, row = self._row(client, body.table)
+        ids = wire.array(parts[1], np.int64, m.MAX_ITEMS, "Pick ids")
+        picked = hosted.stored.pick(row, ids, body.parties, body.ttl, (body.before, body.after))
+        answer = m.Selected(picked.pin, picked.parties, picked.smallest, picked.deadline)
+        self._bulk.selected(client, request, hosted, row, None, picked, answer)
 
     def _hold(self, client: Client, request: int, body: m.Hold, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)

@@ -67,8 +67,8 @@ class Spread:
     def draw(self, client: Client, request: int, body: m.Draw, hosted: Hosted, row: int) -> None:
         """Draw up to so many items now."""
         if body.shape is not None and body.size:
-            self._bulk.plan(hosted, body.shape, body.size)
-        drawn = hosted.queue.select_now(row, body.size, body.parties, body.ttl)
+            self._bulk.check(hosted, body.shape, body.size)
+        drawn = hosted.queue.select_now(row, body.size, body.parties, body.ttl, (body.before, body.after))
         answer = m.Selected(drawn.pin, drawn.parties, 1.0, drawn.deadline)
         answer.mass, answer.items, answer.smallest = hosted.stored.mass()
         self._bulk.selected(client, request, hosted, row, body.shape, drawn, answer)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gear.kernels import host
+from gear.kernels import host, host_views
 from gear.kernels.compile import compile_lock, is_cached
 from gear.schema import Column, Prioritized, Step, Steps, Table
 from gear.storage import draw, listing
@@ -47,19 +47,22 @@ def warm() -> None:
         given = np.array([1.0])
         for slot, block, flags in zip(grant.slots, grant.blocks, (BEGIN | END, BEGIN), strict=True):
             entry = np.zeros(1, COMMIT_ENTRY)
-            entry[0] = (len(results) + 1, slot, 1, 1, flags, 1, 0)
+            entry[0] = (len(results) + 1, slot, 1, 1, flags, 1, 0, 0)
             queue.commit(client, entry, np.array([block], np.int32), given.copy(), results.append)
         queue.allocate(client, 1, 1, time.monotonic() + 60, results.append)
         spare = stored.lease(client, 1, 0)
         stored.give_back(client, spare.blocks, spare.slots)
     with compile_lock():
         host.run_all()
+        host_views.load()
         deadline = time.monotonic() + 60
         queue.select(client, 1, 1, 60.0, deadline, results.append)
         queue.select(client, 1, 1, 0.0, deadline, results.append)
         selection = results[3]
         stored.update(selection.ids, given)  # type: ignore[attr-defined]
         stored.pins.release(client, selection.pin, True)  # type: ignore[attr-defined]
+        picked = stored.pick(client, selection.ids.copy(), 1, 60.0, (1, 1))  # type: ignore[attr-defined]
+        stored.pins.release(client, picked.pin, True)
         stored.pins.expire(time.time() + 1)
         bool(stored.drawable())
         stored.mass()
@@ -104,6 +107,7 @@ def _second_compiler() -> Iterator[None]:
 def _warm_draws() -> None:
     """What needs no commit; without the lock, which the process that waits for this one holds."""
     host.run_all()
+    host_views.run_all()
     stored = StoredTable(TABLE)
     stored.select(stored.attach(bytes(16)), 1, 1, 60.0)
     stored.update(np.zeros(1, np.int64), np.ones(1))

@@ -19,6 +19,7 @@ from gear.storage.passing import insert_passes
 from gear.storage.publish import publish
 from gear.storage.remover import add_to_remover
 from gear.storage.room import make_room
+from gear.storage.seams import join_pieces
 from gear.storage.versions import expire_if_stale
 
 ALL_FLAGS = f.TERMINATED | f.HAS_FINAL | f.CONTINUED | f.CONTINUES | f.END | f.BEGIN
@@ -185,9 +186,12 @@ def apply(segment, params, client, client_key, entries, named, priorities, lost)
                 clients[mine + f.LEASED_SLOTS] -= 1
                 enlist(segment, params, slot)
                 slots[at + f.CLIENT] = client_key
+                join_pieces(segment, params, slot, entry.follows, entry.before if flags & f.CONTINUES else 0)
             counters[f.USED_BLOCKS] += added
             counters[f.STORED_STEPS] += length
             slots[at + f.LENGTH] = before + length
+            if end and not begin:  # who reads meanwhile and sees how it ended also sees how long it is
+                fence()
             slots[at + f.ITEMS] = items_after
             slots[at + f.FLAGS] |= flags & (f.TERMINATED | f.HAS_FINAL | f.CONTINUED | f.CONTINUES)
             slots[at + f.SEQUENCE] = entry.sequence

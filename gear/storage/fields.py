@@ -6,9 +6,49 @@ lies; the block records that gather kernels read too are defined beside those ke
 
 from __future__ import annotations
 
-from gear.kernels.records import BLOCK_FIELDS, FAN, GENERATION, NEXT, ORDINAL, OWNER, PREVIOUS, SLOT
+from gear.kernels.records import (
+    BASE,
+    BEGIN,
+    BLOCK_FIELDS,
+    CLIENT,
+    CONTINUED,
+    CONTINUES,
+    CURSOR,
+    CURSOR_BLOCK,
+    END,
+    FAN,
+    FIRST,
+    FLAGS,
+    GENERATION,
+    GONE,
+    HAS_FINAL,
+    ITEMS,
+    LAST,
+    LENGTH,
+    NEWER,
+    NEXT,
+    OLDER,
+    ORDER,
+    ORDINAL,
+    OWNER,
+    PINS,
+    PREDECESSOR,
+    PREVIOUS,
+    SEQUENCE,
+    SLOT,
+    SLOT_FIELDS,
+    STATE,
+    SUCCESSOR,
+    TERMINATED,
+    WRITER,
+)
 
-__all__ = ["BLOCK_FIELDS", "FAN", "GENERATION", "NEXT", "ORDINAL", "OWNER", "PREVIOUS", "SLOT"]
+__all__ = [
+    "BASE", "BEGIN", "BLOCK_FIELDS", "CLIENT", "CONTINUED", "CONTINUES", "CURSOR", "CURSOR_BLOCK", "END", "FAN",
+    "FIRST", "FLAGS", "GENERATION", "GONE", "HAS_FINAL", "ITEMS", "LAST", "LENGTH", "NEWER", "NEXT", "OLDER", "ORDER",
+    "ORDINAL", "OWNER", "PINS", "PREDECESSOR", "PREVIOUS", "SEQUENCE", "SLOT", "SLOT_FIELDS", "STATE", "SUCCESSOR",
+    "TERMINATED", "WRITER",
+]  # fmt: skip
 
 ID_TABLE_SHIFT, ID_SHARD_SHIFT, ID_LOW_BITS = 55, 47, 47
 """An id is table (8 bits), shard (8), generation and row (47 together), most significant first."""
@@ -16,16 +56,10 @@ ID_TABLE_SHIFT, ID_SHARD_SHIFT, ID_LOW_BITS = 55, 47, 47
 MAX_CLIENTS = 4096
 """Client entries a segment remembers for exactly-once inserts."""
 
-SLOT_FIELDS, CLIENT_FIELDS, COUNTERS, FLOATS = 16, 8, 64, 16
+CLIENT_FIELDS, COUNTERS, FLOATS = 8, 64, 16
 
-# Fields of a slot record, int64[SLOT_FIELDS].
-(
-    STATE, FIRST, LAST, LENGTH, FLAGS, ITEMS, WRITER, SEQUENCE,
-    ORDER, PINS, CLIENT, CURSOR_BLOCK, OLDER, NEWER, GONE, CURSOR,
-) = range(SLOT_FIELDS)  # fmt: skip
-
-# CURSOR: where ordered draws of items that are used up go on, and CURSOR_BLOCK a block near it; every item before it
-# (`Lifo`: from it on) is used up. Of an evicted slot CURSOR is the number of its blocks.
+# Of a slot record, CURSOR: where ordered draws of items that are used up go on, and CURSOR_BLOCK a block near it; every
+# item before it (`Lifo`: from it on) is used up. Of an evicted slot CURSOR is the number of its blocks.
 
 # States of a slot. OPEN: rows are published, more may follow. EVICTED: out of the table, still pinned.
 FREE, LEASED, OPEN, CLOSED, EVICTED = range(5)
@@ -44,10 +78,9 @@ LATE_FIELDS = 2
 # changed, odd while they are being written.
 LATE_BITS, LATE_CHANGES = range(LATE_FIELDS)
 
-# Flags of a slot and of a commit entry. CONTINUED / CONTINUES: a piece of a trajectory split at max_length.
-# Of a slot only: STALE_NOW, it left the table because it was too old; DESCRIBED, the per-trajectory columns of an
+# Flags of a slot only: STALE_NOW, it left the table because it was too old; DESCRIBED, the per-trajectory columns of an
 # open trajectory of the table are given.
-TERMINATED, HAS_FINAL, CONTINUED, CONTINUES, END, BEGIN, STALE_NOW, DESCRIBED = 1, 2, 4, 8, 16, 32, 64, 128
+STALE_NOW, DESCRIBED = 64, 128
 
 # Fields of a client record, int64[CLIENT_FIELDS]: identity (128 bits), last committed sequence, leases.
 ID_HIGH, ID_LOW, COMMITTED, KNOWN, LEASED_BLOCKS, LEASED_SLOTS = range(6)

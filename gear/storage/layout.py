@@ -61,7 +61,10 @@ COMMIT_ENTRY = np.dtype(
         ("length", "<i4"),  # how many rows this entry adds (the final row not counted)
         ("flags", "<i4"),
         ("priorities", "<i4"),  # 0: the default, 1: one for all items, else one per new item
-        ("before", "<i4"),  # rows of the slot in earlier entries; only where rows travel with the entry
+        # Rows of the slot in earlier entries, where rows travel with the entry; of one that begins a piece of a split
+        # trajectory, the trajectory's steps before it.
+        ("before", "<i4"),
+        ("follows", "<i8"),  # number of the entry that ended the piece before, 0 where there is none
     ]
 )
 """One commit on the wire; block numbers and priorities follow in arrays of their own, in entry order."""

@@ -20,6 +20,7 @@ from gear.storage.passing import insert_passes
 from gear.storage.publish import publish
 from gear.storage.room import make_room, room_for_lease
 from gear.storage.sampler import enter, leave
+from gear.storage.seams import join_pieces
 from gear.storage.sets import head, items_in
 from gear.storage.versions import expire_if_stale
 
@@ -94,6 +95,7 @@ def start(segment, params, client, version, now):
         int64s(segment, params, f.R_VERSIONS)[slot] = version
     link(segment, params, slot, True, 0, 1, blocks)
     enlist(segment, params, slot)
+    join_pieces(segment, params, slot, 0, 0)
     counters[f.OPENED] += 1
     counters[f.OPENED_BLOCKS] += 1
     fence()

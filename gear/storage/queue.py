@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gear.storage.arrival import Arrival, Growing
+    from gear.storage.budget import Budget
     from gear.storage.layout import Grant
     from gear.storage.table import StoredTable
 
@@ -168,22 +169,34 @@ class RequestQueue:
         return not waits
 
     def select(
-        self, client: int, size: int, parties: int, ttl: float, deadline: float, done: Done, which: int = 0
+        self,
+        client: int,
+        size: int,
+        parties: int,
+        ttl: float,
+        deadline: float,
+        done: Done,
+        which: int = 0,
+        reach: tuple[int, int] = (0, 0),
+        budget: Budget | None = None,
     ) -> None:
         """Draw `size` items of a set when there are items and credit; `done` gets a Selection.
 
         Credit is gathered while waiting, so a batch larger than the limiter's span still comes.
         """
-        served = self._selects.add(Select(client, size, parties, ttl, deadline, done, which), self._pressing)
+        request = Select(client, size, parties, ttl, deadline, done, which, reach, budget)
+        served = self._selects.add(request, self._pressing)
         # Reserved credit counts as sampled: a waiting insert may now pass. And what was drawn lacks nothing any more.
         if self._commits or (served and self._selects):
             self.advance()
         elif not served:
             self._tally()
 
-    def select_now(self, client: int, size: int, parties: int, ttl: float) -> Selection:
+    def select_now(
+        self, client: int, size: int, parties: int, ttl: float, reach: tuple[int, int] = (0, 0)
+    ) -> Selection:
         """Draw up to `size` items of a part of a table, none where there are none."""
-        result = self.stored.select(client, size, parties, ttl, 0, True) if size else 0
+        result = self.stored.select(client, size, parties, ttl, 0, True, reach=reach) if size else 0
         if isinstance(result, int):
             self.stored.unreserve(result)
             return Selection.empty(self.stored.table.name, parties)

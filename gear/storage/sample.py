@@ -28,3 +28,14 @@ def sample(segment, params, which, size, plan, pads, ids, starts, lengths, proba
     gather(segment, plan, pads, starts, lengths, out)
     settle(segment, params, which, ids, True)
     return True, smallest
+
+
+@kernel
+def draw_at_once(segment, params, which, size, ids, starts, lengths, probabilities):
+    """`sample` without the gathering and the delivery, for rows that another kernel gathers."""
+    n, credit, smallest = select(segment, params, which, size, 0, False, 0, ids, starts, lengths, probabilities)
+    if n < size:
+        int64s(segment, params, f.R_COUNTERS)[f.RESERVED_ITEMS] -= credit
+        settle(segment, params, which, ids[:n], False)
+        return False, smallest
+    return True, smallest

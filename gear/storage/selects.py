@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gear.errors import DataError
 from gear.schema import Prioritized
 from gear.storage import fields as f
 
 if TYPE_CHECKING:
+    from gear.storage.budget import Budget
     from gear.storage.table import StoredTable
 
 
@@ -28,6 +30,8 @@ class Select:
     deadline: float
     done: Callable[[Any], None]
     which: int = 0
+    reach: tuple[int, int] = (0, 0)
+    budget: Budget | None = None
     credit: int = 0
 
 
@@ -89,14 +93,26 @@ class Selects:
         return not self._ratio or (request.credit == 0 and bool(live < self._counters[0][f.LIVE_ITEMS]))
 
     def _try(self, request: Select, hurry: bool) -> bool:
-        result = self._stored.select(
-            request.client, request.size, request.parties, request.ttl, request.credit, hurry, request.which
-        )
+        held = (request.client, request.size, request.parties, request.ttl)
+        if request.budget is not None:
+            return self._fill(request, self._stored.select_steps, held, request.budget)
+        result = self._stored.select(*held, request.credit, hurry, request.which, request.reach)
         if isinstance(result, int):
             request.credit = result
             return False
         request.done(result)
         return True
+
+    @staticmethod
+    def _fill(request: Select, select_steps: Callable[..., Any], held: tuple[Any, ...], budget: Budget) -> bool:
+        """Serve a request with a budget of steps; it gathers no credit while it waits."""
+        try:
+            result = select_steps(*held, request.which, request.reach, budget)
+        except DataError as error:
+            result = error
+        if result is not None:
+            request.done(result)
+        return result is not None
 
     def let_go(self) -> None:
         """Return the credit that was gathered; `serve` gathers it anew."""

@@ -38,6 +38,18 @@ def release(segment, params, ids):
 
 
 @kernel
+def release_slots(segment, params, pinned):
+    """End a pin of each of the slots."""
+    slots = int64s(segment, params, f.R_SLOTS)
+    for k in range(pinned.shape[0]):
+        at = pinned[k] * f.SLOT_FIELDS
+        if slots[at + f.PINS] == 1 and slots[at + f.STATE] == f.EVICTED:
+            unpin(segment, params, np.int64(pinned[k]))
+        else:
+            slots[at + f.PINS] -= 1
+
+
+@kernel
 def settle(segment, params, which, ids, delivered):
     """Spend the credit and uses of pinned items drawn from set number `which`, or return both."""
     counters = int64s(segment, params, f.R_COUNTERS)

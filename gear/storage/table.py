@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gear.batch import Selection, Update
-from gear.errors import DataError, InsufficientMemory, ProtocolError
+from gear.batch import NO_NEIGHBOURS, Selection, Update
+from gear.errors import DataError, InsufficientMemory, ProtocolError, StaleItems
+from gear.kernels.collect import collect
 from gear.schema import MaxHeap, MinHeap, Prioritized, Table
 from gear.storage import commit as commits
-from gear.storage import draw, figures, filling, format, memory, room, sample, settle, versions
+from gear.storage import draw, figures, filling, format, memory, room, sample, seams, settle, versions
 from gear.storage import fields as f
+from gear.storage import pick as picks
 from gear.storage.blocks import end_leases, lease
+from gear.storage.budget import Budget, fill
 from gear.storage.evict import evict, unpin
 from gear.storage.growing import Growing
 from gear.storage.layout import Grant, Layout
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy.typing as npt
+
+    from gear.plan import Plan
 
 
 @dataclass(eq=False, slots=True)
@@ -290,13 +295,22 @@ class StoredTable:
         self.counters[f.RESERVED_ITEMS] -= credit
 
     def select(
-        self, client: int, size: int, parties: int, ttl: float, credit: int = 0, hurry: bool = False, which: int = 0
+        self,
+        client: int,
+        size: int,
+        parties: int,
+        ttl: float,
+        credit: int = 0,
+        hurry: bool = False,
+        which: int = 0,
+        reach: tuple[int, int] = (0, 0),
     ) -> Selection | int:
         """Reserve limiter credit, draw and pin `size` items of a set; the credit so far if that is not possible yet.
 
         Credit reserved by an earlier attempt is passed in again; what will not be used any more goes back
         by `unreserve`. Fewer items come only where `max_times_sampled` uses them up, where a queue or stack
-        holds no more, and from one when somebody waits for room in it (`hurry`).
+        holds no more, and from one when somebody waits for room in it (`hurry`). `reach`: rows before and behind
+        items that are pinned too where they lie in other pieces of the trajectory.
         """
         ids, starts = np.empty(size, np.int64), np.empty(size, np.int64)
         lengths, probabilities = np.empty(size, np.int32), np.empty(size, np.float64)
@@ -307,26 +321,78 @@ class StoredTable:
             return credit
         if n < size:
             ids, starts, lengths, probabilities = ids[:n].copy(), starts[:n], lengths[:n], probabilities[:n]
-        number, deadline = self.pins.add(ids, client, parties, ttl, which)
-        return Selection(self.table.name, ids, probabilities, starts, lengths, smallest, number, parties, deadline)
+        near = NO_NEIGHBOURS if reach == (0, 0) else self._neighbours(starts, lengths, reach, 1)
+        number, deadline = self.pins.add(ids, client, parties, ttl, which, near)
+        return Selection(
+            self.table.name, ids, probabilities, starts, lengths, smallest, number, parties, deadline, (), near
+        )
 
-    def sample(
-        self,
-        size: int,
-        plan: npt.NDArray[np.int64],
-        pads: npt.NDArray[np.uint8],
-        out: npt.NDArray[np.uint8],
-        which: int = 0,
+    def select_steps(
+        self, client: int, size: int, parties: int, ttl: float, which: int, reach: tuple[int, int], budget: Budget
     ) -> Selection | None:
+        """Draw and pin up to `size` items of a set whose steps fit a budget; None if none can be drawn now.
+
+        Raises
+        ------
+        DataError
+            If the first item alone does not fit.
+        """
+        filled = fill(self, which, size, budget)
+        if filled is None:
+            return None
+        (ids, starts, lengths, probabilities), smallest = filled
+        near = NO_NEIGHBOURS if reach == (0, 0) else self._neighbours(starts, lengths, reach, 1)
+        number, deadline = self.pins.add(ids, client, parties, ttl, which, near)
+        return Selection(
+            self.table.name, ids, probabilities, starts, lengths, smallest, number, parties, deadline, (), near
+        )
+
+    def pick(
+        self, client: int, ids: npt.NDArray[np.int64], parties: int, ttl: float, reach: tuple[int, int]
+    ) -> Selection:
+        """Pin items by their ids; no draw, so that it costs neither credit nor uses.
+
+        Raises
+        ------
+        StaleItems
+            If some are not stored any more; nothing is pinned then.
+        """
+        starts, lengths = np.empty(len(ids), np.int64), np.empty(len(ids), np.int32)
+        stale = picks.pick(self.segment, self.params, ids, starts, lengths)
+        if stale:
+            first = int(np.argmax(starts < 0))
+            raise StaleItems(
+                f"table {self.table.name!r}: {stale} of {len(ids)} ids name items that are not stored any more, the "
+                f"first at index {first}; leave those out, or keep items by a larger capacity"
+            )
+        near = NO_NEIGHBOURS if reach == (0, 0) else self._neighbours(starts, lengths, reach, 1)
+        number, deadline = self.pins.add(ids, client, parties, ttl, 0, near, void=True)
+        return Selection(
+            self.table.name, ids, np.ones(len(ids)), starts, lengths, 1.0, number, parties, deadline, (), near
+        )
+
+    def _neighbours(
+        self, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32], reach: tuple[int, int], pin: int
+    ) -> npt.NDArray[np.int32]:
+        near: npt.NDArray[np.int32] = seams.neighbours(self.segment, self.params, starts, lengths, *reach, pin)
+        return near
+
+    def sample(self, size: int, plan: Plan, out: npt.NDArray[np.uint8], which: int = 0) -> Selection | None:
         """Select, gather and deliver `size` items of a set in one call; None, with nothing changed, if not now.
 
         Nothing is pinned: the owner keeps every other call out meanwhile, so nothing can be evicted.
         """
         ids, starts = np.empty(size, np.int64), np.empty(size, np.int64)
         lengths, probabilities = np.empty(size, np.int32), np.empty(size, np.float64)
-        done, smallest = sample.sample(
-            self.segment, self.params, which, size, plan, pads, ids, starts, lengths, probabilities, out
-        )
+        drawn = (ids, starts, lengths, probabilities)
+        if plan.viewed:
+            done, smallest = sample.draw_at_once(self.segment, self.params, which, size, *drawn)
+            if done:
+                near = self._neighbours(starts, lengths, (plan.before, plan.after), 0)
+                collect(self.segment, plan, starts, lengths, near, out)
+                settle.settle(self.segment, self.params, which, ids, True)
+        else:
+            done, smallest = sample.sample(self.segment, self.params, which, size, plan.rows, plan.pads, *drawn, out)
         if not done:
             return None
         return Selection(self.table.name, ids, probabilities, starts, lengths, smallest, 0)

@@ -9,7 +9,7 @@ stage of the same layout: its rows travel with the commit entries, and gathered 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from gear.errors import TableNotFound
 
@@ -24,6 +24,22 @@ if TYPE_CHECKING:
     from gear.query import Plan
     from gear.schema import Table
     from gear.storage.layout import Grant, Layout
+
+
+class Seam(NamedTuple):
+    """Where a piece of a trajectory that was split at `max_length` goes on.
+
+    Attributes
+    ----------
+    steps : steps of the trajectory before the piece.
+    follows : sequence number of the entry that ended the piece before, 0 if there is none (any more).
+    """
+
+    steps: int
+    follows: int
+
+
+NO_SEAM = Seam(0, 0)
 
 
 @dataclass(eq=False)
@@ -87,21 +103,40 @@ class Service(Protocol):
         ttl: float,
         ahead: Plan | None = None,
         which: int = 0,
+        reach: tuple[int, int] = (0, 0),
+        budget: tuple[int, bool] | None = None,
     ) -> Selection:
         """Draw and pin `size` items of set number `which`; waits for the limiter and for items.
 
         The pin lives `ttl` seconds.
 
+        `reach`: rows before items and behind them that may be gathered too, of other pieces of a split trajectory.
+        `budget`: most steps of all items together, and whether an item that is longer comes alone (else DataError).
         `ahead` is the plan by which they are gathered next: where rows travel, those of a small batch come along.
         """
         ...
 
+    def pick(
+        self, table: OpenTable, ids: npt.NDArray[np.int64], parties: int, ttl: float, reach: tuple[int, int]
+    ) -> Selection:
+        """Pin items by their ids; costs neither credit nor uses. Of several shards they come shard by shard.
+
+        Raises StaleItems, and pins nothing, if some are not stored any more.
+        """
+        ...
+
     def gather(
-        self, table: OpenTable, selection: Selection, plan: Plan, out: npt.NDArray[np.uint8], first: int = 0
+        self,
+        table: OpenTable,
+        selection: Selection,
+        plan: Plan,
+        out: npt.NDArray[np.uint8],
+        first: int = 0,
+        steps: int = 0,
     ) -> bool:
         """Collect the rows of a selection that this client holds into `out`, uint8[plan.nbytes] or more.
 
-        They are the items of the batch from number `first` on.
+        They are the items of the batch from number `first` on; `steps`: of the items before, if they are packed.
         False if the pin has been taken back; what `out` holds then is worth nothing.
         """
         ...
@@ -241,9 +276,11 @@ class Session(Service, Protocol):
         flags: int,
         priorities: float | npt.NDArray[np.float64] | None,
         timeout: float | None,
+        seam: Seam = NO_SEAM,
     ) -> int:
         """Queue one commit entry whose rows are written; returns its sequence number (from 1, per table).
 
+        `seam` says what an entry with CONTINUES begins behind; its shard must be that of the piece before.
         Entries are committed in order. Waits only when the window of unacknowledged entries is full.
         """
         ...

@@ -14,11 +14,12 @@ import numpy as np
 from gear.batch import Selection
 from gear.errors import DeviceError, GearError, SchemaError, TableMismatch
 from gear.storage import listing
+from gear.storage.budget import Budget
 from gear.storage.fields import BEGIN
 from gear.storage.layout import COMMIT_ENTRY, Grant
 from gear.storage.queue import CommitDone
 from gear.storage.table import StoredTable
-from gear.transport.base import OpenTable, Session, table_not_found
+from gear.transport.base import NO_SEAM, OpenTable, Seam, Session, table_not_found
 from gear.transport.inproc_later import LaterLocally
 from gear.transport.local import Local, deadline_of
 from gear.transport.mapped import Mapped
@@ -124,6 +125,7 @@ class InprocSession(LaterLocally, Mapped):
         flags: int,
         priorities: float | npt.NDArray[np.float64] | None,
         timeout: float | None,
+        seam: Seam = NO_SEAM,
     ) -> int:
         """Commit one entry now, or queue it behind the limiter."""
         if priorities is None:
@@ -137,7 +139,7 @@ class InprocSession(LaterLocally, Mapped):
                 self._sleep_until(lambda: local.pending < WINDOW, deadline_of(timeout), local.queue.insert_obstacle)
             local.sequence += 1
             sequence = local.sequence
-            entry[0] = (sequence, slot, len(blocks), length, flags, len(given), 0)
+            entry[0] = (sequence, slot, len(blocks), length, flags, len(given), seam.steps, seam.follows)
             local.pending += 1
 
             named = np.array(blocks, np.int32)
@@ -210,14 +212,17 @@ class InprocSession(LaterLocally, Mapped):
         ttl: float,
         ahead: Plan | None = None,
         which: int = 0,
+        reach: tuple[int, int] = (0, 0),
+        budget: tuple[int, bool] | None = None,
     ) -> Selection:
         """Draw and pin `size` items of a set."""
         deadline = deadline_of(timeout)
         with self._lock:
             local = self._local(table)
             self._expire(local)
-            if local.queue.idle:
-                selected = local.stored.select(local.client, size, parties, ttl, which=which)
+            limit = None if budget is None else Budget(*budget)
+            if local.queue.idle and limit is None:
+                selected = local.stored.select(local.client, size, parties, ttl, which=which, reach=reach)
                 if not isinstance(selected, int):
                     self._keep_time(local)
                     return selected
@@ -225,17 +230,26 @@ class InprocSession(LaterLocally, Mapped):
             selection: Selection = self._await(
                 local,
                 deadline,
-                lambda done: local.queue.select(local.client, size, parties, ttl, deadline, done, which),
+                lambda done: local.queue.select(local.client, size, parties, ttl, deadline, done, which, reach, limit),
                 reads=True,
             )
             self._keep_time(local)
             return selection
 
+    def pick(
+        self, table: OpenTable, ids: npt.NDArray[np.int64], parties: int, ttl: float, reach: tuple[int, int]
+    ) -> Selection:
+        """Pin items by their ids."""
+        with self._lock:
+            local = self._local(table)
+            self._expire(local)
+            return local.stored.pick(local.client, ids, parties, ttl, reach)
+
     def sample(
         self, table: OpenTable, size: int, plan: Plan, out: npt.NDArray[np.uint8], which: int = 0
     ) -> Selection | None:
         """Select, gather and deliver under the lock, while the batch is small and nobody waits before."""
-        if plan.nbytes > AT_ONCE:
+        if plan.nbytes > AT_ONCE or plan.packed:
             return None
         with self._lock:
             local = self._local(table)
@@ -243,7 +257,7 @@ class InprocSession(LaterLocally, Mapped):
                 self._expire(local)
             if not local.queue.idle:
                 return None
-            return local.stored.sample(size, plan.rows, plan.pads, out, which)
+            return local.stored.sample(size, plan, out, which)
 
     def hold(self, table: OpenTable, selection: Selection) -> None:
         """Join the pin of a selection."""

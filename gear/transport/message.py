@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
-from gear.query import View
+from gear.query import AnyView
 
 MAX_ITEMS = 1 << 20
 
@@ -30,7 +30,8 @@ class Message(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class Shape(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """How items look in a batch: the views of its columns and the steps of an item."""
+    """How items look in a batch: the views of its columns, the most steps of an item, whether items are packed."""
 
-    views: Annotated[tuple[View, ...], Meta(max_length=4096)]
+    views: Annotated[tuple[AnyView, ...], Meta(max_length=4096)]
     length: Count
+    packed: bool = False

@@ -175,6 +175,23 @@ class Select(Message, tag=12):
     """How they look, if their rows are to come with the answer: for no more than one piece of them."""
     which: Annotated[int, Meta(ge=0, lt=MAX_SETS)] = 0
     """Number of the set of items."""
+    before: Number = 0
+    after: Number = 0
+    """Rows of other pieces of a split trajectory that are read, before items and behind them."""
+    steps: Count = 0
+    alone: bool = False
+    """Most steps of the batch, 0 without a limit; whether an item that is longer comes alone instead of an error."""
+
+
+class Pick(Message, tag=21):
+    """Pin items by their ids. Buffer: ids int64."""
+
+    FRAMES: ClassVar[int] = 1
+    table: Index
+    parties: Annotated[int, Meta(ge=1, le=65535)]
+    ttl: Seconds
+    before: Number = 0
+    after: Number = 0
 
 
 class Hold(Message, tag=13):
@@ -253,7 +270,7 @@ class Collect(Message, tag=20):
 
 Request = (
     Discover | Hello | Attach | Goodbye | CreateTable | OpenTable | Lease | Allocate | GiveBack | Commit
-    | Withdraw | Select | Hold | Update | Reset | Info | Releases | Explain | Describe | Measure | Scan | Insert
+    | Withdraw | Select | Pick | Hold | Update | Reset | Info | Releases | Explain | Describe | Measure | Scan | Insert
     | Collect | DropHidden | Draw | Credit | Await | Account | Fill | SetVersion | Begin | Append | Seal | Length | Drop
 )  # fmt: skip
 
@@ -337,7 +354,7 @@ class Withdrawn(Message, tag=107):
 
 
 class Selected(Message, tag=108):
-    """Buffer: ids int64, probabilities float64, starts int64, lengths int32, one behind the other.
+    """Buffer: ids int64, probabilities float64, starts int64, lengths int32, neighbours int32, one behind the other.
 
     Behind it the rows that were asked for ahead, as in `Gathered`; none after a break of the connection.
     """
@@ -351,6 +368,8 @@ class Selected(Message, tag=108):
     mass: float = 0.0
     """Of a part of a table, after the draw: what all its items weigh, and how many can be drawn."""
     items: Number = 0
+    near: Count = 0
+    """How many neighbours there are."""
 
 
 class Updated(Message, tag=109):

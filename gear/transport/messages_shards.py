@@ -23,6 +23,8 @@ class Draw(Message, tag=47):
     parties: Annotated[int, Meta(ge=1, le=65535)]
     ttl: Seconds
     shape: Shape | None = None
+    before: Number = 0
+    after: Number = 0
 
 
 class Credit(Message, tag=44):

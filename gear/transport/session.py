@@ -20,7 +20,7 @@ from gear.errors import DeadlineExceeded, PinLost, ProtocolError
 from gear.parts import is_spread, part
 from gear.storage.layout import Layout
 from gear.transport import messages as m
-from gear.transport.base import OpenTable
+from gear.transport.base import NO_SEAM, OpenTable, Seam
 from gear.transport.channel import Buffer
 from gear.transport.conversation import Call, Conversation
 from gear.transport.outbox import WINDOW, Outbox
@@ -130,6 +130,7 @@ class RemoteSession(LaterSession):
         flags: int,
         priorities: float | npt.NDArray[np.float64] | None,
         timeout: float | None,
+        seam: Seam = NO_SEAM,
     ) -> int:
         """Queue one commit entry."""
         talk = self._talk or self._begin(LEAST)
@@ -137,7 +138,7 @@ class RemoteSession(LaterSession):
             box = self._boxes[table.layout.index]
             if box.sequence - box.settled >= WINDOW:
                 self._wait_for(talk, box, lambda: box.sequence - box.settled < WINDOW, timeout)
-            sequence = box.add(slot, blocks, length, flags, priorities)
+            sequence = box.add(slot, blocks, length, flags, priorities, seam)
             if box.count == 0:
                 if box.flying > 1:  # a full batch left while others are on their way: take in what came
                     talk.look()
@@ -210,13 +211,16 @@ class RemoteSession(LaterSession):
         ttl: float,
         ahead: Plan | None = None,
         which: int = 0,
+        reach: tuple[int, int] = (0, 0),
+        budget: tuple[int, bool] | None = None,
     ) -> Selection:
         """Draw and pin `size` items of a set."""
         talk = self._talk or self._begin(LEAST)
         with talk.lock:
             index = table.layout.index
             wait = None if timeout is None else max(0.0, timeout)
-            body = m.Select(index, size, parties, min(ttl, 1e10), wait, self.ahead(ahead, size), which)
+            limit, shape = budget or (0, False), self.ahead(ahead, size)
+            body = m.Select(index, size, parties, min(ttl, 1e10), wait, shape, which, *reach, *limit)
             call = talk.ask(body, deadline_of(timeout), undo=lambda call: self.unwanted(index, call))
         return self.selected(table, call)
 
@@ -226,9 +230,11 @@ class RemoteSession(LaterSession):
         if len(call.frames) > 1:
             self._came(table.layout.index, answer.pin, call.frames[1:])
         buffer = bytearray(call.frames[0])
-        n, rest = divmod(len(buffer), 28)
-        if rest:
-            raise ProtocolError(f"expected 28 bytes for each selected item, got {len(buffer)} bytes")
+        n, rest = divmod(len(buffer) - 4 * answer.near, 28)
+        if rest or n < 0:
+            raise ProtocolError(
+                f"expected 28 bytes for each selected item and 4 for each neighbour ({answer.near}), got {len(buffer)}"
+            )
         return Selection(
             table.table.name,
             np.frombuffer(buffer, np.int64, n),
@@ -239,7 +245,20 @@ class RemoteSession(LaterSession):
             answer.pin,
             answer.parties,
             answer.deadline,
+            (),
+            np.frombuffer(buffer, np.int32, answer.near, 28 * n),
         )
+
+    def pick(
+        self, table: OpenTable, ids: npt.NDArray[np.int64], parties: int, ttl: float, reach: tuple[int, int]
+    ) -> Selection:
+        """Pin items by their ids."""
+        index = table.layout.index
+        body = m.Pick(index, parties, min(ttl, 1e10), *reach)
+        with self._talking() as talk:
+            frames = (ids.tobytes(),)
+            call = talk.ask(body, deadline_of(LEAST), frames, undo=lambda late: self.unwanted(index, late))
+        return self.selected(table, call)
 
     def ahead(self, plan: Plan | None, count: int) -> m.Shape | None:
         """How items look that are gathered by `plan`, if the rows of so many are to come with their selection."""

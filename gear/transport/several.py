@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gear import schema
-from gear.batch import Update
-from gear.errors import ConnectionLost, GearError, PinLost, TableMismatch, TableNotFound
+from gear.batch import Part, Selection, Update
+from gear.errors import ConnectionLost, GearError, PinLost, SchemaError, StaleItems, TableMismatch, TableNotFound
 from gear.page import Page
 from gear.parts import holders, is_limited, is_spread
 from gear.storage.fields import ID_SHARD_SHIFT
@@ -23,13 +23,13 @@ from gear.totals import total
 from gear.transport import messages as m
 from gear.transport.base import OpenTable, table_not_found
 from gear.transport.each import Each
+from gear.transport.pieces import steps_of
 from gear.transport.remote import deadline_of, expect
 from gear.transport.spread import SpreadTable
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from gear.batch import Selection
     from gear.query import Plan
     from gear.schema import Table
     from gear.transport.base import Session
@@ -154,11 +154,49 @@ class Several(Each):
         ttl: float,
         ahead: Plan | None = None,
         which: int = 0,
+        reach: tuple[int, int] = (0, 0),
+        budget: tuple[int, bool] | None = None,
     ) -> Selection:
         """Draw and pin `size` items, from all shards in proportion to what their parts weigh."""
         from gear.transport.drawing import Drawing
 
-        return Drawing(self, _spread(table), size, parties, ttl, ahead).draw(deadline_of(timeout))
+        if budget is not None:
+            raise SchemaError(
+                f"table {table.table.name!r} lies on several shards, and max_steps needs one to draw in one order: "
+                "declare the table with shards=1, or ask for a number of items"
+            )
+        return Drawing(self, _spread(table), size, parties, ttl, reach, ahead).draw(deadline_of(timeout))
+
+    def pick(
+        self, table: OpenTable, ids: npt.NDArray[np.int64], parties: int, ttl: float, reach: tuple[int, int]
+    ) -> Selection:
+        """Pin items by their ids, shard by shard."""
+        spread = _spread(table)
+        shards = ids >> ID_SHARD_SHIFT & 0xFF
+        picked: list[tuple[int, Selection]] = []
+        try:
+            for shard in np.unique(shards).tolist():
+                if shard not in self.holding(spread):
+                    raise StaleItems(
+                        f"table {table.table.name!r}: shard {shard}, which held some of the items, is gone"
+                    )
+                mine = ids[shards == shard].copy()
+                one = self._sessions[shard].pick(spread.opened[shard], mine, parties, ttl, reach)
+                picked.append((shard, one))
+        except BaseException:
+            for shard, one in picked:
+                with contextlib.suppress(GearError):
+                    self._sessions[shard].release(spread.opened[shard], one, False)
+            raise
+        if not picked:
+            return Selection.empty(table.table.name, parties)
+        fields = ("ids", "probabilities", "starts", "lengths", "neighbours")
+        joined = {name: np.concatenate([getattr(one, name) for _, one in picked]) for name in fields}
+        parts = tuple(Part(shard, len(one), one.pin, len(one.neighbours)) for shard, one in picked)
+        deadline = min(one.deadline for _, one in picked)
+        return Selection(
+            table=table.table.name, smallest=1.0, pin=0, parties=parties, deadline=deadline, parts=parts, **joined
+        )
 
     def sample(
         self, table: OpenTable, size: int, plan: Plan, out: npt.NDArray[np.uint8], which: int = 0
@@ -167,7 +205,13 @@ class Several(Each):
         return None
 
     def gather(
-        self, table: OpenTable, selection: Selection, plan: Plan, out: npt.NDArray[np.uint8], first: int = 0
+        self,
+        table: OpenTable,
+        selection: Selection,
+        plan: Plan,
+        out: npt.NDArray[np.uint8],
+        first: int = 0,
+        steps: int = 0,
     ) -> bool:
         """Collect the rows of each part into consecutive items of the batch."""
         spread = _spread(table)
@@ -175,7 +219,8 @@ class Several(Each):
             if part.size:
                 session, opened = self._sessions[part.shard], spread.opened[part.shard]
                 try:
-                    if not session.gather(opened, items, spread.plan(part.shard, plan), out, first + begin):
+                    before = steps + steps_of(plan, selection.lengths[:begin]) if plan.packed else 0
+                    if not session.gather(opened, items, spread.plan(part.shard, plan), out, first + begin, before):
                         return False
                 except ConnectionLost:  # its rows are gone with it
                     return False
