@@ -50,6 +50,11 @@ class Credits:
     def __len__(self) -> int:
         return len(self._requests)
 
+    @property
+    def any(self) -> bool:
+        """Whether anything waits, for credit or for items."""
+        return bool(self._requests or self._awaiting)
+
     def request(self, client: int, amount: int, parties: int, ttl: float, deadline: float, done: Done) -> None:
         """Gather credit for `amount` samples; `done` gets (pin, deadline of the pin) or an error.
 

@@ -280,6 +280,9 @@ class RequestQueue:
 
     def advance(self) -> None:
         """Serve every parked request that can be served now, until nothing moves."""
+        if not (self._commits or self._selects or self._allocates or self._attempts or self.credits.any):
+            self._tally()
+            return
         counters, moved = self.stored.counters, True
         while moved:
             gone = int(counters[f.EVICTED_COUNT])  # who was refused may have made room for somebody else
