@@ -29,8 +29,9 @@ lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-soak: $(STAMP) ## writers and readers for 30 s, every trajectory checked
-	$(BIN)/python -m benchmarks.soak
+soak: $(STAMP) ## writers and readers on two shards for 60 s over each path, every trajectory checked
+	$(BIN)/python -m benchmarks.soak --seconds 60 --devices cpu:2 --writers 8 --path shm
+	$(BIN)/python -m benchmarks.soak --seconds 60 --devices cpu:2 --writers 8 --path tcp
 
 bench: $(STAMP) ## speed against bare NumPy, as ratios
 	$(BIN)/python -m benchmarks.run

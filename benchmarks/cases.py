@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 import gear
+from benchmarks import waiting
 from benchmarks.data import COLUMNS, LENGTH, STEPS, Columns, Expected, Ring, Take, fill, piece
 from benchmarks.measure import Candidate, Measurement, WrongResult
 from benchmarks.plain import sender
@@ -318,6 +319,12 @@ def networked(data: Columns) -> Iterator[Measurement]:
         yield from inserts(data, client, "tcp")
 
 
+def beside_waiting(data: Columns) -> Iterator[Measurement]:
+    """Beside readers that wait."""
+    with server() as address:
+        yield from waiting.waiting(address)
+
+
 ROWS = ("windows", "insert", "packed", "append", "episode", "vector")
 
 GROUPS: list[tuple[tuple[str, ...], Callable[[Columns], Iterator[Measurement]]]] = [
@@ -326,6 +333,7 @@ GROUPS: list[tuple[tuple[str, ...], Callable[[Columns], Iterator[Measurement]]]]
     (("sample-prioritized", "update"), lambda data: steps(data, gear.Prioritized(0.6))),
     (tuple(f"{n}-inproc" for n in ROWS), embedded),
     (tuple(f"{n}-shm" for n in ROWS), shared),
+    ((waiting.NAME,), beside_waiting),
     (("windows-tcp", *(f"bulk-tcp-{size}" for size in BULK), "insert-tcp", "packed-tcp"), networked),
 ]
 """Names of a group's measurements, and what makes them."""

@@ -1,8 +1,8 @@
 """`make soak`: writers and readers against a real server for a while; every trajectory and every count checked.
 
-    python -m benchmarks.soak [--seconds 30] [--seed 0] [--path shm|tcp]
+    python -m benchmarks.soak [--seconds 30] [--seed 0] [--path shm|tcp|mixed] [--devices cpu:2] [--writers 8]
 
-Four writers and two readers, each a process, share three small tables that are full and evict all the time. In
+Writers and two readers, each a process, share three small tables that are full and evict all the time. In
 the middle one writer and one reader are stopped past the client timeout and continued. One line per property says
 what held; the exit code is 1 if any did not.
 """
@@ -25,10 +25,10 @@ from typing import Any
 import gear
 from benchmarks import service
 from benchmarks.soak_actors import TABLES
-from benchmarks.soak_audit import Stored, kept, leases
+from benchmarks.soak_audit import Stored, kept, leases, quarantined
 
-WRITERS = {"insert": 1, "pipelined": 2, "many": 3, "writer": 4}
-READERS = {"sample": 5, "select": 6}
+WRITERS = ("insert", "pipelined", "many", "writer")
+READERS = {"sample": 901, "select": 902}
 STOPPED = 3.0
 """Seconds that a writer and a reader are stopped together; the server's client timeout is less."""
 AFTER = 2.0
@@ -39,8 +39,10 @@ HOLDINGS = ("leased_blocks", "held_blocks", "quarantined_blocks", "pins", "reser
 class Soak:
     """The processes of one run, and its verdicts."""
 
-    def __init__(self, seed: int, path: str) -> None:
-        self.seed, self.path = seed, path
+    def __init__(self, seed: int, path: str, devices: str) -> None:
+        self.seed, self.mixed, self.devices = seed, path == "mixed", devices
+        self.path = "shm" if self.mixed else path
+        """Of the actors that are stopped."""
         self.failed = False
         self.address = ""
         self.segments: set[str] = set()
@@ -57,12 +59,15 @@ class Soak:
         """Start the server and wait for its ready line."""
         # A client over tcp is given up after some of these: not while it is stopped.
         silence = "1" if self.path == "shm" else "2"
-        self.server, self.address = service.start(self.name, "--client-timeout", silence, timeout=timeout)
+        self.server, self.address = service.start(
+            self.name, "--client-timeout", silence, "--devices", self.devices, timeout=timeout
+        )
         self.processes["server"] = self.server
 
     def start(self, role: str, index: int) -> None:
         """Start one actor; it ends when its standard input closes, with its account as JSON on standard output."""
-        arguments = [self.address, role, str(index), str(self.seed), self.path]
+        path = "tcp" if self.mixed and role not in ("pipelined", "select") and index % 2 else self.path
+        arguments = [self.address, role.partition("-")[0], str(index), str(self.seed), path]
         command = [sys.executable, "-m", "benchmarks.soak_actors", *arguments]
         self.processes[role] = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
@@ -124,18 +129,20 @@ class Soak:
         self.processes[writer].send_signal(signal.SIGSTOP)
         end = time.monotonic() + STOPPED
         if self.path == "shm":
-            self.wait_for(lambda: total(client, "quarantined_blocks") > 0, STOPPED)
+            self.wait_for(lambda: on_every_shard(quarantined(client)), STOPPED)
         else:
             self.wait_for(lambda: total(client, "silent_clients") > 3, STOPPED)  # in one table at least both
         held, before = quarantined(client), leases(client)
         self.rest(end)
-        same = kept(before, leases(client), held) and quarantined(client) == held
+        after, now = leases(client), quarantined(client)
+        same = kept(before, after, held) and now == held
         for role in (writer, reader):
             self.processes[role].send_signal(signal.SIGCONT)
         back = self.wait_for(lambda: total(client, "silent_clients") == 0, 10.0)
         self.verdict(f"{reader}: seen silent with its pins while stopped", pinned)
         if self.path == "shm":
-            self.verdict(f"{writer}: its blocks are in quarantine while stopped", sum(held.values()) > 0, held)
+            shown = {f"{name} on shard {shard}": blocks for (name, shard), blocks in held.items() if blocks}
+            self.verdict(f"{writer}: its blocks are in quarantine while stopped", sum(held.values()) > 0, shown)
             self.verdict(f"{writer}: its blocks went to nobody meanwhile", same)
         else:
             self.verdict(f"{writer}: holds no blocks while stopped", sum(held.values()) == 0, held)
@@ -191,27 +198,34 @@ class Soak:
         self.verdict("nothing is left in shared memory", gone, left or f"folders looked for: {len(self.segments)}")
 
 
+def on_every_shard(held: dict[tuple[str, int], int]) -> bool:
+    """Whether every shard has noticed that the writer is silent: it holds blocks on each."""
+    return {shard for (_, shard), blocks in held.items() if blocks} == {shard for _, shard in held}
+
+
 def total(client: gear.Client, figure: str) -> int:
     """Sum of a figure over the tables."""
     return sum(table[figure] for table in client.info(timeout=10.0)["tables"].values())
 
 
-def quarantined(client: gear.Client) -> dict[str, int]:
-    """Blocks in quarantine by table."""
-    return {name: t["quarantined_blocks"] for name, t in client.info(timeout=10.0)["tables"].items()}
+def writers_of(count: int) -> dict[str, int]:
+    """So many writers, of all kinds in turn: their index by role."""
+    kinds = [(WRITERS[k % len(WRITERS)], k // len(WRITERS)) for k in range(count)]
+    return {kind + f"-{again + 1}" * bool(again): k + 1 for k, (kind, again) in enumerate(kinds)}
 
 
-def run(seconds: float, seed: int, path: str = "shm") -> bool:
+def run(seconds: float, seed: int, path: str = "shm", devices: str = "cpu", count: int = len(WRITERS)) -> bool:
     """One soak; whether every property held."""
-    print(f"seed {seed}, {seconds:g} s, {len(WRITERS)} writers, {len(READERS)} readers over {path}", flush=True)
-    soak = Soak(seed, path)
+    writers = writers_of(count)
+    print(f"seed {seed}, {seconds:g} s, {count} writers, {len(READERS)} readers over {path}, {devices}", flush=True)
+    soak = Soak(seed, path, devices)
     try:
         soak.serve()
         with gear.connect(soak.address) as client:
             for table in TABLES:
                 client.create_table(table)
             soak.segments = soak.mapped()
-            for role, index in (READERS | WRITERS).items():
+            for role, index in (READERS | writers).items():
                 soak.start(role, index)
 
             def evicting() -> bool:
@@ -228,8 +242,8 @@ def run(seconds: float, seed: int, path: str = "shm") -> bool:
             late = soak.resident()
             soak.verdict("no actor ended by itself", not soak.ended(), soak.ended() or "")
             readings = {role: soak.finish(role) for role in READERS}
-            writings = {index: soak.finish(role) for role, index in WRITERS.items()}
-            for role, account in (("pipelined", writings[WRITERS["pipelined"]]), ("select", readings["select"])):
+            writings = {index: soak.finish(role) for role, index in writers.items()}
+            for role, account in (("pipelined", writings[writers["pipelined"]]), ("select", readings["select"])):
                 stopped = any(pause >= STOPPED for _, pause in account.get("pauses", []))
                 went_on = stopped and account.get("after", 0) > 0
                 soak.verdict(f"{role}: went on after it was stopped", went_on, f"{account.get('after', 0)} rounds")
@@ -258,11 +272,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(2), "little"))
-    parser.add_argument("--path", choices=("shm", "tcp"), default="shm", help="data path of the actors")
+    parser.add_argument("--path", choices=("shm", "tcp", "mixed"), default="shm", help="data path of the actors")
+    parser.add_argument("--devices", default="cpu", help="of the server: cpu:2 for two shards")
+    parser.add_argument("--writers", type=int, default=len(WRITERS), help="writer processes, at least 4")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, _terminated)
-    ok = run(options.seconds, options.seed, options.path)
-    print(f"soak of {options.seconds:g} s over {options.path} with seed {options.seed}: {'passed' if ok else 'FAILED'}")
+    ok = run(options.seconds, options.seed, options.path, options.devices, max(len(WRITERS), options.writers))
+    what = f"soak of {options.seconds:g} s over {options.path} on {options.devices} with seed {options.seed}"
+    print(f"{what}: {'passed' if ok else 'FAILED'}")
     sys.exit(0 if ok else 1)
 
 

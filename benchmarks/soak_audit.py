@@ -11,9 +11,13 @@ import numpy as np
 import gear
 from benchmarks.soak_actors import LONGEST, TABLES, acknowledged, check, length_of
 from gear.storage import fields
+from gear.transport.several import Several
 
-Leases = dict[tuple[str, int], frozenset[tuple[int, int]]]
-"""By (table, number of the client in it): the (block, generation) it has leased."""
+Place = tuple[str, int]
+"""A table, and a shard that it lies on."""
+
+Leases = dict[tuple[Place, int], frozenset[tuple[int, int]]]
+"""By place and number of the client there: the (block, generation) it has leased."""
 
 DRAWS = 2000
 BATCH = 1024
@@ -23,27 +27,35 @@ def leases(client: gear.Client) -> Leases:
     """All leases now. A block that went to somebody else meanwhile has another generation, even if it came back."""
     found: Leases = {}
     for table in TABLES:
-        opened = client._session.open_table(table.name, 10.0)
-        records = np.array(opened.layout.view(opened.segment, "blocks"))  # a copy: the shard writes on
-        for owner in np.unique(records[:, fields.OWNER]):
-            if owner >= 0:
-                blocks = np.flatnonzero(records[:, fields.OWNER] == owner)
-                named = zip(blocks.tolist(), records[blocks, fields.GENERATION].tolist(), strict=True)
-                found[table.name, int(owner)] = frozenset(named)
+        for _, opened in client._session.parts(client._session.open_table(table.name, 10.0)):
+            records = np.array(opened.layout.view(opened.segment, "blocks"))  # a copy: the shard writes on
+            for owner in np.unique(records[:, fields.OWNER]):
+                if owner >= 0:
+                    blocks = np.flatnonzero(records[:, fields.OWNER] == owner)
+                    named = zip(blocks.tolist(), records[blocks, fields.GENERATION].tolist(), strict=True)
+                    found[(table.name, opened.layout.shard), int(owner)] = frozenset(named)
     return found
 
 
-def kept(before: Leases, after: Leases, quarantined: dict[str, int]) -> bool:
+def quarantined(client: gear.Client) -> dict[Place, int]:
+    """Blocks in quarantine."""
+    session = client._session
+    shards = session.living.items() if isinstance(session, Several) else [(0, session)]
+    figures = {shard: one.info(10.0)["tables"] for shard, one in shards}
+    return {(name, shard): t["quarantined_blocks"] for shard, tables in figures.items() for name, t in tables.items()}
+
+
+def kept(before: Leases, after: Leases, held: dict[Place, int]) -> bool:
     """Whether one client had in each table just the blocks in quarantine there, and has the same ones still.
 
-    It has one number per table. Clients that go on working exchange theirs all the time.
+    It has one number per table and shard. Clients that go on working exchange theirs all the time.
     """
     return all(
         any(
-            name == table and len(blocks) == count and after.get((name, owner)) == blocks
-            for (name, owner), blocks in before.items()
+            there == place and len(blocks) == count and after.get((there, owner)) == blocks
+            for (there, owner), blocks in before.items()
         )
-        for table, count in quarantined.items()
+        for place, count in held.items()
         if count
     )
 

@@ -24,16 +24,21 @@ from gear.errors import (
     ProtocolError,
     SchemaError,
     ServerConflict,
+    StaleItems,
     TableMismatch,
     TableNotFound,
 )
 from gear.grouping import Groups, MeanBetween, NonzeroVariance
-from gear.query import Query, View
+from gear.query import NStep, Query, ReturnToGo, Timestep, View
+from gear.query import NStep as n_step
+from gear.query import ReturnToGo as return_to_go
+from gear.query import Timestep as timestep
 from gear.schema import (
     Bytes,
     Column,
     Epochs,
     Fifo,
+    Fresh,
     Lifo,
     MaxHeap,
     MinHeap,
@@ -42,6 +47,7 @@ from gear.schema import (
     Queue,
     SampleToInsertRatio,
     Stack,
+    StalenessBudget,
     Step,
     Steps,
     Table,
@@ -64,12 +70,13 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "AuthenticationError", "Batch", "Bytes", "Client", "Closed", "Column", "ConnectionLost", "DataError",
-    "DeadlineExceeded", "DeviceError", "Epochs", "Fifo", "GearError", "Groups", "InsufficientMemory", "Lifo",
-    "Loader", "MaxHeap", "MeanBetween", "MinHeap", "MinSize", "NonzeroVariance", "Page", "PinLost", "Prioritized",
-    "ProtocolError", "Published", "Query", "Queue", "SampleToInsertRatio", "SchemaError", "Selection",
-    "ServerConflict", "Stack", "Step", "Steps", "Table", "TableMismatch", "TableNotFound", "Trajectories", "Uniform",
-    "Update", "VectorWriter", "View", "Whole", "Window", "Writer", "connect", "embedded", "final_observation",
-    "table_like",
+    "DeadlineExceeded", "DeviceError", "Epochs", "Fifo", "Fresh", "GearError", "Groups", "InsufficientMemory", "Lifo",
+    "Loader", "MaxHeap", "MeanBetween", "MinHeap", "MinSize", "NStep", "NonzeroVariance", "Page", "PinLost",
+    "Prioritized", "ProtocolError", "Published", "Query", "Queue", "ReturnToGo", "SampleToInsertRatio", "SchemaError",
+    "Selection", "ServerConflict", "Stack", "StaleItems", "StalenessBudget", "Step", "Steps", "Table",
+    "TableMismatch", "TableNotFound", "Timestep", "Trajectories", "Uniform", "Update", "VectorWriter", "View",
+    "Whole", "Window", "Writer", "connect", "embedded", "final_observation", "n_step", "return_to_go", "table_like",
+    "timestep",
 ]  # fmt: skip
 
 _LAZY = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -20,7 +20,10 @@ from gear.weights import Normalize, exponent, importance
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from gear.query import Plan
+    from gear.plan import Field, Plan
+
+
+NO_NEIGHBOURS = np.empty(0, np.int32)
 
 
 class Update(NamedTuple):
@@ -36,6 +39,8 @@ class Part(NamedTuple):
     shard: int
     size: int
     pin: int
+    near: int = 0
+    """How many of the selection's neighbours are on the shard."""
 
 
 @dataclass(eq=False, slots=True)  # not frozen: that costs 1.5 us a batch
@@ -64,6 +69,9 @@ class Selection:
         `time.time()` at which the pin ends at the latest.
     parts : tuple of Part
         Where the items come from if the table lies on several shards; `pin` is 0 then. Rows are numbered by shard.
+    neighbours : int32[K]
+        Slots, in rising order (part by part), of other pieces of split trajectories that the pin keeps readable too,
+        for views that show rows beyond the items'.
     """
 
     table: str
@@ -76,6 +84,7 @@ class Selection:
     parties: int = 1
     deadline: float = float("inf")
     parts: tuple[Part, ...] = ()
+    neighbours: npt.NDArray[np.int32] = field(default_factory=lambda: NO_NEIGHBOURS)
 
     @staticmethod
     def empty(table: str, parties: int) -> Selection:
@@ -90,14 +99,14 @@ class Selection:
 
     def split(self) -> Iterator[tuple[Part, int, Selection]]:
         """Each part, the number of its first item, and the part as a selection of its shard."""
-        first = 0
+        first = near = 0
         for part in self.parts:
-            items = slice(first, first + part.size)
+            items, neighbours = slice(first, first + part.size), slice(near, near + part.near)
             yield part, first, Selection(
                 self.table, self.ids[items], self.probabilities[items], self.starts[items], self.lengths[items],
-                self.smallest, part.pin, self.parties, self.deadline,
+                self.smallest, part.pin, self.parties, self.deadline, (), self.neighbours[neighbours],
             )  # fmt: skip
-            first += part.size
+            first, near = first + part.size, near + part.near
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -109,9 +118,10 @@ class Selection:
 
     def to_bytes(self) -> bytes:
         """The selection as msgpack, for another process of the same server."""
-        arrays = [np.ascontiguousarray(a).tobytes() for a in (self.ids, self.probabilities, self.starts, self.lengths)]
+        arrays = (self.ids, self.probabilities, self.starts, self.lengths, self.neighbours)
+        raw = [np.ascontiguousarray(a).tobytes() for a in arrays]
         return msgspec.msgpack.encode(
-            (self.table, *arrays, self.smallest, self.pin, self.parties, self.deadline, self.parts)
+            (self.table, *raw, self.smallest, self.pin, self.parties, self.deadline, self.parts)
         )
 
     @staticmethod
@@ -124,11 +134,12 @@ class Selection:
             If the bytes are no selection.
         """
         try:
-            table, ids, probabilities, starts, lengths, smallest, pin, parties, deadline, parts = (
+            table, ids, probabilities, starts, lengths, near, smallest, pin, parties, deadline, parts = (
                 msgspec.msgpack.decode(
-                    data, type=tuple[str, bytes, bytes, bytes, bytes, float, int, int, float, tuple[Part, ...]]
+                    data, type=tuple[str, bytes, bytes, bytes, bytes, bytes, float, int, int, float, tuple[Part, ...]]
                 )
             )
+            neighbours = np.frombuffer(near, np.int32).copy()
             arrays = (
                 np.frombuffer(ids, np.int64).copy(),
                 np.frombuffer(probabilities, np.float64).copy(),
@@ -141,16 +152,19 @@ class Selection:
             parts and (min(p.size for p in parts) < 0 or sum(p.size for p in parts) != len(arrays[0]))
         ):
             raise ProtocolError("expected a selection with equally long arrays; the bytes are damaged")
-        return Selection(table, *arrays, smallest, pin, parties, deadline, parts)
+        if sum(p.near for p in parts) not in (0, len(neighbours)) or any(p.near < 0 for p in parts):
+            raise ProtocolError("expected as many neighbours as the parts say; the bytes are damaged")
+        return Selection(table, *arrays, smallest, pin, parties, deadline, parts, neighbours)
 
 
 class Batch(Mapping[str, Any]):
-    """Items collected into one buffer: a mapping of column name to array.
+    """Items collected into one buffer: a mapping of name to array.
 
     With `Step` items the arrays are ``[B, *shape]``, with `Window` and `Whole` items
     ``[B, L, *shape]``, padded where an item is shorter than L (`mask` says where); columns per trajectory
-    are ``[B, *shape]``. All arrays are views of one buffer. A batch from a loader, or one given as
-    ``out=``, is overwritten by the next; `keep` it where it must live longer.
+    are ``[B, *shape]``. In the packed layout what has steps is ``[N, *shape]``, the N steps of all items one behind
+    the other, and `cu_seqlens` says where each begins. All arrays are views of one buffer. A batch from a loader, or
+    one given as ``out=``, is overwritten by the next; `keep` it where it must live longer.
 
     Attributes
     ----------
@@ -207,17 +221,17 @@ class Batch(Mapping[str, Any]):
         return self._buffer
 
     def __getitem__(self, name: str) -> Any:
-        _, shape, dtype, offset, _ = self._plan.by_name[name]
+        _, shape, dtype, offset, _, _ = self._plan.by_name[name]
         return np.ndarray(shape, dtype, self._buffer, offset)
 
     def __iter__(self) -> Iterator[str]:
-        return (f.column for f in self._plan.fields)
+        return (f.name for f in self._plan.fields)
 
     def __len__(self) -> int:
         return len(self._plan.fields)
 
     def __repr__(self) -> str:
-        columns = ", ".join(f"{f.column}: {f.dtype}{list(f.shape)}" for f in self._plan.fields)
+        columns = ", ".join(f"{f.name}: {f.dtype}{list(f.shape)}" for f in self._plan.fields)
         return f"<{type(self).__name__} of {self._plan.size} items from {self._plan.table.name!r}: {columns}>"
 
     @property
@@ -239,11 +253,45 @@ class Batch(Mapping[str, Any]):
 
     @property
     def mask(self) -> Any:
-        """bool[B, L] (bool[B] for `Step` items), false where a step is padding."""
+        """bool[B, L] (bool[B] for `Step` items), false where an item's step is padding; packed bool[N], all true."""
         plan = self._plan
         if plan.mask_offset < 0:
-            return self._wrap(np.ones(plan.size, np.bool_))
+            return self._wrap(np.ones(plan.total if plan.packed else plan.size, np.bool_))
         return self._wrap(np.ndarray((plan.size, plan.length), np.bool_, self._buffer, plan.mask_offset))
+
+    def mask_of(self, name: str) -> Any:
+        """Where the array of that name has values and no padding: bool of its leading axes.
+
+        It is `mask`, unless its view shows other rows than the item's own (`offset`, `length`, `pad`, `shift`).
+
+        Raises
+        ------
+        KeyError
+            If there is no such array.
+        """
+        field = self._plan.masks.get(name)
+        if field is None:
+            if name not in self._plan.by_name:
+                raise KeyError(name)
+            return self.mask
+        return self._array(field)
+
+    @property
+    def cu_seqlens(self) -> Any:
+        """int32[B + 1], where each item begins in a packed batch and where the last one ends.
+
+        Raises
+        ------
+        DataError
+            If the batch is padded, or has more steps than an int32 counts.
+        """
+        if not self._plan.packed:
+            raise DataError('cu_seqlens: this batch is padded; ask for Query(..., layout="packed")')
+        if self._plan.total > 2**31 - 1:
+            raise DataError(f"cu_seqlens: {self._plan.total} steps are more than an int32 counts; draw fewer items")
+        bounds = np.zeros(self._plan.size + 1, np.int32)
+        np.cumsum(np.minimum(self.selection.lengths, np.int32(self._plan.length)), out=bounds[1:])
+        return self._wrap(bounds)
 
     @property
     def weights(self) -> Any:
@@ -314,6 +362,10 @@ class Batch(Mapping[str, Any]):
 
     def arrived(self) -> None:
         """Called when the buffer has been filled anew; tensors on another device follow here."""
+
+    def _array(self, field: Field) -> Any:
+        """The array of a field that has no name among the columns."""
+        return np.ndarray(field.shape, field.dtype, self._buffer, field.offset)
 
     def _wrap(self, array: np.ndarray) -> Any:
         """`array` as this kind of batch hands it out."""

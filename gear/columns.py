@@ -54,6 +54,8 @@ class Column(Spec, frozen=True):
         T rows, or one row for the whole trajectory.
     placement : {"host", "device"}
         Memory that holds the column.
+    late : bool
+        It is left out of the insert and filled afterwards, by `Client.fill`.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Column(Spec, frozen=True):
     dtype: str = "float32"
     per: Literal["step", "trajectory"] = "step"
     placement: Literal["host", "device"] = "host"
+    late: bool = False
 
     def __post_init__(self) -> None:
         require(
@@ -81,6 +84,7 @@ class Column(Spec, frozen=True):
             self.placement in ("host", "device"),
             f"{owner}: placement must be 'host' or 'device', got {self.placement!r}",
         )
+        require(isinstance(self.late, bool), f"{owner}: late must be True or False, got {self.late!r}")
         require(
             self.row_bytes <= MAX_INT32,
             f"{owner}: shape {self.shape} of {self.dtype} takes {self.row_bytes} bytes per row, at most {MAX_INT32} "

@@ -20,6 +20,10 @@ class DataError(GearError, ValueError):
     """A trajectory or a priority does not fit its table."""
 
 
+class StaleItems(DataError):
+    """Items that were asked for by their ids are not stored any more."""
+
+
 class TableNotFound(GearError, KeyError):
     """The named table does not exist."""
 
@@ -71,6 +75,7 @@ _CLASSES = (
     GearError,
     SchemaError,
     DataError,
+    StaleItems,
     TableNotFound,
     TableMismatch,
     DeadlineExceeded,

@@ -1,4 +1,4 @@
-"""What holds samples and inserts back: a least size, a ratio of samples to inserts, queues and stacks.
+"""What holds samples and inserts back: a least size, a ratio of samples to inserts, queues, stacks, staleness.
 
 Small frozen values like those of `rules`, with Reverb's semantics; `gear.selection.limiter` applies them. Nothing here
 knows a column, memory, sockets or kernels.
@@ -113,4 +113,30 @@ class Stack(_Line, frozen=True, tag="stack"):
     """
 
 
-Limiter = MinSize | SampleToInsertRatio | Queue | Stack
+class StalenessBudget(Spec, frozen=True, tag="staleness_budget"):
+    """Inserts wait until the policy is new enough for what they will be trained with; samples wait for an item.
+
+    At most ``(eta + version + 1) * batch`` items are let in, counted from the beginning, where version is what
+    `Client.set_version` said last. So an item inserted now is at most `eta` versions behind when its turn comes, if
+    each version trains on `batch` items. This is AReaL's staleness-aware control of rollouts (Fu et al., 2025,
+    arXiv:2505.24298, eq. 3: ``floor((N - 1) / batch) <= version + eta``). Items that expire undelivered
+    (`max_staleness`) do not count.
+
+    Parameters
+    ----------
+    batch : int
+        Items that one version trains on.
+    eta : int
+        Versions that items may be behind.
+    """
+
+    batch: int
+    eta: int = 0
+    min_size: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "batch", whole_number("StalenessBudget", "batch", self.batch, 1, MAX_INT32))
+        force_setattr(self, "eta", whole_number("StalenessBudget", "eta", self.eta, 0, MAX_INT32))
+
+
+Limiter = MinSize | SampleToInsertRatio | Queue | Stack | StalenessBudget

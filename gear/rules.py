@@ -184,5 +184,9 @@ class Epochs(Spec, frozen=True, tag="epochs"):
     """
 
 
-Sampler = Uniform | Prioritized | Fifo | Lifo | MaxHeap | MinHeap | Epochs
+class Fresh(Spec, frozen=True, tag="fresh"):
+    """The newest policy version first, of equal versions the oldest by the order of commits; a sampler only."""
+
+
+Sampler = Uniform | Prioritized | Fifo | Lifo | MaxHeap | MinHeap | Epochs | Fresh
 Remover = Uniform | Prioritized | Fifo | Lifo | MaxHeap | MinHeap

@@ -15,9 +15,10 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from gear.columns import DTYPES, Column, column_differences, dtype_name, flatten
+from gear.declared_sets import Requirements, check_open, check_versions, is_versioned, requirements_of
 from gear.errors import DataError, SchemaError
 from gear.grouping import Filter, Groups, MeanBetween, NonzeroVariance
-from gear.limiters import Limiter, MinSize, Queue, SampleToInsertRatio, Stack
+from gear.limiters import Limiter, MinSize, Queue, SampleToInsertRatio, Stack, StalenessBudget
 from gear.rules import (
     MAX_ALPHA,
     MAX_INT32,
@@ -26,6 +27,7 @@ from gear.rules import (
     Capacity,
     Epochs,
     Fifo,
+    Fresh,
     Item,
     Lifo,
     MaxHeap,
@@ -47,10 +49,43 @@ from gear.rules import Sampler as _Sampler
 from gear.served import check_consumers, check_line, check_served_once
 
 __all__ = [
-    "DTYPES", "MAX_ALPHA", "MAX_COLUMNS", "Bytes", "Capacity", "Column", "Epochs", "Fifo", "Filter", "Groups", "Item",
-    "Lifo", "Limiter", "MaxHeap", "MeanBetween", "MinHeap", "MinSize", "NonzeroVariance", "Prioritized", "Queue",
-    "Remover", "SampleToInsertRatio", "Sampler", "Stack", "Step", "Steps", "Table", "Trajectories", "Uniform",
-    "Whole", "Window", "dtype_name", "flatten", "from_bytes", "to_bytes",
+    "DTYPES",
+    "MAX_ALPHA",
+    "MAX_COLUMNS",
+    "Bytes",
+    "Capacity",
+    "Column",
+    "Epochs",
+    "Fifo",
+    "Filter",
+    "Fresh",
+    "Groups",
+    "Item",
+    "Lifo",
+    "Limiter",
+    "MaxHeap",
+    "MeanBetween",
+    "MinHeap",
+    "MinSize",
+    "NonzeroVariance",
+    "Prioritized",
+    "Queue",
+    "Remover",
+    "SampleToInsertRatio",
+    "Sampler",
+    "Stack",
+    "StalenessBudget",
+    "Step",
+    "Steps",
+    "Table",
+    "Trajectories",
+    "Uniform",
+    "Whole",
+    "Window",
+    "dtype_name",
+    "flatten",
+    "from_bytes",
+    "to_bytes",
 ]  # fmt: skip
 
 Sampler = _Sampler | Groups
@@ -61,9 +96,9 @@ _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
 _KINDS: dict[str, tuple[type[Spec], ...]] = {
     "capacity": (Steps, Trajectories, Bytes),
     "item": (Whole, Step, Window),
-    "sampler": (Uniform, Prioritized, Fifo, Lifo, MaxHeap, MinHeap, Epochs, Groups),
+    "sampler": (Uniform, Prioritized, Fifo, Lifo, MaxHeap, MinHeap, Epochs, Fresh, Groups),
     "remover": (Uniform, Prioritized, Fifo, Lifo, MaxHeap, MinHeap),
-    "limiter": (MinSize, SampleToInsertRatio, Queue, Stack),
+    "limiter": (MinSize, SampleToInsertRatio, Queue, Stack, StalenessBudget),
 }
 
 
@@ -76,12 +111,12 @@ class Table(Spec, frozen=True):
     columns : sequence of Column
     capacity : Steps, Trajectories or Bytes
     item : Whole, Step or Window
-    sampler : Uniform, Prioritized, Fifo, Lifo, MaxHeap, MinHeap, Epochs or Groups, optional
+    sampler : Uniform, Prioritized, Fifo, Lifo, MaxHeap, MinHeap, Epochs, Fresh or Groups, optional
         Default `Uniform()`; `Fifo()` where there are consumers; what a `Queue` or `Stack` implies.
     remover : Uniform, Prioritized, Fifo, Lifo, MaxHeap or MinHeap, optional
         Takes whole trajectories, by their largest item priority where priorities count. Default `Fifo()`;
         `Lifo()` for a `Stack`.
-    limiter : MinSize, SampleToInsertRatio, Queue or Stack
+    limiter : MinSize, SampleToInsertRatio, Queue, Stack or StalenessBudget
     mean_length : int, optional
         Expected steps per trajectory; sizes memory for `Steps` and `Trajectories`. Default 4 x the
         window, else 256; never more than `max_length` or a capacity in `Steps`.
@@ -101,12 +136,18 @@ class Table(Spec, frozen=True):
     seed : int
         Seed of the table's draws.
     open_ttl : float
-        Seconds that an open trajectory owned by the table may go without an append. Part of the declaration
-        already; nothing opens such trajectories yet.
+        Seconds that an open trajectory of the table (`Client.open`) may go without an append before it is dropped.
     shards : int
         On how many shards of a server the table lies at most, its capacity divided among them. Default 0, on all of
-        them; 1 for samplers with an order (`Fifo`, `Lifo`, `MaxHeap`, `MinHeap`), for a `Queue` and a `Stack`. With
-        more of these, order holds on each shard only.
+        them; 1 for samplers with an order (`Fifo`, `Lifo`, `MaxHeap`, `MinHeap`, `Fresh`), for a `Queue` and a `Stack`.
+        With more of these, order holds on each shard only. Tables with late columns or versions lie on one.
+    requirements : sequence of sequences of str
+        Sets of late columns that a draw may require (``require=``), at most 8. Each costs a sampler's structure of its
+        own, so that such draws reject and scan nothing.
+    include_open : bool
+        Whether draws may ask for open trajectories too; costs another structure.
+    max_staleness : int, optional
+        A trajectory whose policy version is more than this behind the table's (`Client.set_version`) leaves.
     consumers : sequence of str
         Up to 8 names. Each consumer is served every item, oldest first, and acknowledges it (`Client.ack`); an item
         leaves a queue when all have. Needs the sampler `Fifo` or `Groups` and the limiter `MinSize` or `Queue`.
@@ -128,6 +169,9 @@ class Table(Spec, frozen=True):
     seed: int = 0
     open_ttl: float = 3600.0
     shards: int = 0
+    requirements: Requirements = ()
+    include_open: bool = False
+    max_staleness: int | None = None
     consumers: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -162,10 +206,29 @@ class Table(Spec, frozen=True):
         self._fill_defaults(owner)
         if not self.shards and isinstance(self.sampler, (Fifo, Lifo, MaxHeap, MinHeap)):
             force_setattr(self, "shards", 1)
+        self._check_sets(owner)
         if isinstance(self.limiter, (Queue, Stack)):
             check_line(self, owner, self.limiter)
         if self.lines:
             check_served_once(self, owner)
+
+    def _check_sets(self, owner: str) -> None:
+        """Late columns, open trajectories and versions go together with the rest."""
+        force_setattr(self, "requirements", requirements_of(owner, self.columns, self.requirements))
+        if self.max_staleness is not None:
+            most = MAX_INT32
+            force_setattr(self, "max_staleness", whole_number(owner, "max_staleness", self.max_staleness, 0, most))
+        if any(c.late for c in self.columns) or self.include_open or self.versioned:
+            require(
+                self.shards in (0, 1),
+                f"{owner}: shards must be 1 where there are late columns, versions or include_open, got {self.shards}",
+            )
+            force_setattr(self, "shards", 1)
+        assert self.sampler is not None
+        check_versions(owner, self.publish, self.sampler, self.limiter, self.max_staleness)
+        require(isinstance(self.include_open, bool), f"{owner}: include_open must be True or False")
+        if self.include_open:
+            check_open(owner, self.sampler, self.limiter, self.max_times_sampled, self.max_staleness)
 
     def _fill_order(self, owner: str) -> None:
         """Sampler and remover that were left out; a queue or a stack refuses any but its own."""
@@ -242,6 +305,19 @@ class Table(Spec, frozen=True):
     def step_bytes(self) -> int:
         """Payload bytes of one step."""
         return sum(c.row_bytes for c in self.columns if c.per == "step")
+
+    @property
+    def versioned(self) -> bool:
+        """Whether trajectories have a policy version."""
+        return is_versioned(self.sampler, self.limiter, self.max_staleness)
+
+    def by_slot(self, beside: bool) -> bool:
+        """Whether the sampler draws from a heap of trajectories, in the set of all items or in those `beside` it."""
+        return isinstance(self.sampler, Fresh) or (beside and isinstance(self.sampler, (Fifo, Lifo)) and self._sets)
+
+    @property
+    def _sets(self) -> bool:
+        return self.include_open or len(self.requirements) > 0
 
     @property
     def group_size(self) -> int:

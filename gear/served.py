@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import force_setattr
 
 from gear.grouping import Groups
-from gear.limiters import MinSize, Queue, Stack
+from gear.limiters import MinSize, Queue, Stack, StalenessBudget
 from gear.rules import Fifo, Steps, Trajectories, Whole, require
 
 if TYPE_CHECKING:
@@ -56,13 +56,17 @@ def check_served_once(table: Table, owner: str) -> None:
     """What consumers and groups need of the rest."""
     why = f"consumers {', '.join(table.consumers)}" if table.consumers else f"sampler {table.sampler!r}"
     require(
-        isinstance(table.sampler, (Fifo, Groups)) and isinstance(table.limiter, (MinSize, Queue)),
-        f"{owner}: {why}: expected sampler Fifo or Groups and limiter MinSize or Queue, got {table.sampler!r} and "
-        f"{table.limiter!r}",
+        isinstance(table.sampler, (Fifo, Groups)) and isinstance(table.limiter, (MinSize, Queue, StalenessBudget)),
+        f"{owner}: {why}: expected sampler Fifo or Groups and limiter MinSize, Queue or StalenessBudget, got "
+        f"{table.sampler!r} and {table.limiter!r}",
     )
     require(
         not table.max_times_sampled,
         f"{owner}: {why}: every item is served once (to each consumer); leave max_times_sampled out",
+    )
+    require(
+        not table.requirements and not table.include_open,
+        f"{owner}: {why}: items are served in turn; leave requirements and include_open out",
     )
     require(
         table.shards in (0, 1),

@@ -36,7 +36,7 @@ def test_a_query_compares_by_value_and_takes_names_for_views():
         ({"table": 3}, "table must be a name, got 3"),
         ({"views": "obs"}, "views must be a sequence of View or column names, got 'obs'"),
         ({"views": [3]}, "views must be View or column names, got 3"),
-        ({"views": ["obs", "obs"]}, "views name columns twice: obs"),
+        ({"views": ["obs", "obs"]}, "views are named twice: obs"),
     ],
 )
 def test_a_bad_query_is_refused_by_field(fields, message):
@@ -47,13 +47,13 @@ def test_a_bad_query_is_refused_by_field(fields, message):
 def test_a_bad_view_is_refused():
     with pytest.raises(gear.SchemaError, match="column must be a name"):
         gear.View(3)
-    with pytest.raises(gear.SchemaError, match="pad must be a number"):
-        gear.View("obs", pad="x")
+    with pytest.raises(gear.SchemaError, match="value must be a number"):
+        gear.View("obs", value="x")
 
 
 def test_window_arrays_have_a_time_axis_and_trajectory_columns_none():
     plan = make_plan(layout(gear.Window(5)), (), 4, 5)
-    assert [(f.column, f.shape) for f in plan.fields] == [("obs", (4, 5, 3)), ("action", (4, 5)), ("goal", (4, 2))]
+    assert [(f.name, f.shape) for f in plan.fields] == [("obs", (4, 5, 3)), ("action", (4, 5)), ("goal", (4, 2))]
     assert plan.mask_offset >= 0
     assert not plan.stepwise
 
@@ -83,7 +83,7 @@ def test_a_plan_of_more_than_two_gibibytes_says_where_everything_lies():
 
 def test_only_the_viewed_columns_are_collected_in_the_order_asked_for():
     plan = make_plan(layout(gear.Window(5)), as_views(["goal", "obs"]), 3, 5)
-    assert [f.column for f in plan.fields] == ["goal", "obs"]
+    assert [f.name for f in plan.fields] == ["goal", "obs"]
     assert plan.rows[1:, 0].tolist() == [1, 0]
 
 
@@ -93,7 +93,7 @@ def test_head_edges_pad_at_the_head():
 
 
 def test_a_pad_value_fills_one_row_of_the_column():
-    plan = make_plan(layout(gear.Window(5)), (gear.View("obs", pad=2.5), gear.View("action", pad=-1)), 3, 5)
+    plan = make_plan(layout(gear.Window(5)), (gear.View("obs", value=2.5), gear.View("action", value=-1)), 3, 5)
     assert plan.pads.flags.writeable
     assert plan.pads[:12].view(np.float32).tolist() == [2.5] * 3
     assert plan.pads[12:].view(np.int64).tolist() == [-1]
@@ -109,13 +109,13 @@ def test_zero_pads_need_no_bytes():
 @pytest.mark.parametrize("pad", [0.5, float("nan"), 2**63])
 def test_a_pad_that_the_dtype_cannot_hold_is_refused(pad):
     with pytest.raises(gear.SchemaError, match="is not a value of dtype int64"):
-        make_plan(layout(gear.Window(5)), (gear.View("action", pad=pad),), 3, 5)
+        make_plan(layout(gear.Window(5)), (gear.View("action", value=pad),), 3, 5)
 
 
 def test_a_float_pad_beyond_the_range_is_refused_and_infinity_is_not():
     with pytest.raises(gear.SchemaError, match="is not a value of dtype float32"):
-        make_plan(layout(gear.Window(5)), (gear.View("obs", pad=1e300),), 3, 5)
-    plan = make_plan(layout(gear.Window(5)), (gear.View("obs", pad=float("-inf")),), 3, 5)
+        make_plan(layout(gear.Window(5)), (gear.View("obs", value=1e300),), 3, 5)
+    plan = make_plan(layout(gear.Window(5)), (gear.View("obs", value=float("-inf")),), 3, 5)
     assert np.isneginf(plan.pads.view(np.float32)).all()
 
 

@@ -153,7 +153,10 @@ BAD_TABLES = [
     ({"limiter": Queue(1001)}, r"capacity Steps\(n=1000\) never holds the 1001 items .*raise the capacity or lower"),
     ({"limiter": Queue(9), "capacity": Trajectories(8), "item": Whole()}, "never holds the 9 items"),
     ({"distinct": 1}, "Table 'replay': distinct must be True or False, got 1"),
-    ({"limiter": None}, "Table 'replay': limiter must be one of MinSize, SampleToInsertRatio, Queue, Stack, got None"),
+    (
+        {"limiter": None},
+        "Table 'replay': limiter must be one of MinSize, SampleToInsertRatio, Queue, Stack, StalenessBudget, got None",
+    ),
     ({"mean_length": -1}, "Table 'replay': mean_length .* >= 0"),
     ({"max_length": 1.5}, "Table 'replay': max_length .* got 1.5"),
     ({"max_length": 1001}, "Table 'replay': max_length 1001 is more than the capacity of 1000 steps"),

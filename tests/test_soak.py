@@ -1,4 +1,4 @@
-"""Five seconds of `make soak`: ledger, bit-exact rows, quarantine, flat memory; with real processes."""
+"""Some seconds of `make soak`, on one shard and on two: ledger, bit-exact rows, quarantine, flat memory; processes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,17 @@ import pytest
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("path", ["shm", "tcp"])
-def test_writers_and_readers_for_five_seconds(path):
-    command = [sys.executable, "-m", "benchmarks.soak", "--seconds", "5", "--seed", "7", "--path", path]
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--seconds", "5", "--path", "shm"),
+        ("--seconds", "5", "--path", "tcp"),
+        ("--seconds", "10", "--path", "mixed", "--devices", "cpu:2", "--writers", "8"),
+    ],
+    ids=["shm", "tcp", "two-shards"],
+)
+def test_writers_and_readers_for_some_seconds(options):
+    command = [sys.executable, "-m", "benchmarks.soak", "--seed", "7", *options]
     with subprocess.Popen(
         command, cwd=Path(__file__).parents[1], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:

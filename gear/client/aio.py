@@ -13,12 +13,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from gear.client.consuming import Consuming
+from gear.client.growing import Growing
 from gear.client.inserting import Inserting
+from gear.client.later import Later
 from gear.client.sampling import Sampling
 from gear.client.weights import Weights
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
     from gear.batch import Batch, Selection
     from gear.client.reader import Reader
@@ -49,7 +51,7 @@ def _let_go(client: Sampling, selection: Selection) -> None:
     client.release(selection, delivered=False)
 
 
-class Coroutines(Inserting, Sampling, Consuming, Weights):
+class Coroutines(Inserting, Sampling, Later, Growing, Consuming, Weights):
     """The verbs that may wait, to be awaited."""
 
     insert_async = _awaited(Inserting.insert)
@@ -57,6 +59,10 @@ class Coroutines(Inserting, Sampling, Consuming, Weights):
     flush_async = _awaited(Inserting.flush)
     select_async = _awaited(Sampling.select, _let_go)
     collect_async = _awaited(Sampling.collect)
+    open_async = _awaited(Growing.open, Growing.drop)
+    append_async = _awaited(Growing.append)
+    seal_async = _awaited(Growing.seal)
+    fill_async = _awaited(Later.fill)
     update_priorities_async = _awaited(Sampling.update_priorities)
     ack_async = _awaited(Consuming.ack)
     publish_async = _awaited(Weights.publish)
@@ -67,6 +73,8 @@ class Coroutines(Inserting, Sampling, Consuming, Weights):
         query: int | Query = 256,
         table: str | None = None,
         *,
+        require: Sequence[str] | str = (),
+        include_open: bool = False,
         timeout: float | None = None,
         out: Batch | None = None,
         beta: float | None = None,
@@ -74,7 +82,7 @@ class Coroutines(Inserting, Sampling, Consuming, Weights):
         consumer: str | None = None,
     ) -> Batch:
         """`sample` for asyncio, see there and `gear.client.aio`; delivered when the task goes on with it."""
-        draw = partial(self._fetch, query, table, timeout, out, beta, normalize, consumer)
+        draw = partial(self._fetch, query, table, require, include_open, timeout, out, beta, normalize, consumer)
         reader, batch = await self._threads.run(draw, _give_back)
         reader.release(batch.selection, True)
         return batch

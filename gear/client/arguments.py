@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
 import numpy as np
 
 from gear.errors import DataError, SchemaError
@@ -16,11 +17,13 @@ from gear.query import MOST_ITEMS, Query
 from gear.weights import NORMALIZATIONS, exponent, number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
     from gear.batch import Selection
+    from gear.client.port import Port
+    from gear.client.spread import Spread
     from gear.schema import Table
     from gear.storage.layout import Layout
     from gear.weights import Normalize
@@ -104,6 +107,61 @@ def at_once(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return ids
 
 
+def one_table(parts: Sequence[tuple[Port | Spread, object]]) -> Port | Spread:
+    """The table that all ids of a call name.
+
+    Raises
+    ------
+    DataError
+    """
+    if len(parts) > 1:
+        names = ", ".join(repr(port.name) for port, _ in parts)
+        raise DataError(f"ids name trajectories of tables {names}; expected those of one table, call once for each")
+    return parts[0][0]
+
+
+def version(value: int) -> int:
+    """A policy version.
+
+    Raises
+    ------
+    DataError
+    """
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not 0 <= value < 2**53:
+        raise DataError(f"version: expected a whole number from 0 to {2**53 - 1}, got {value!r}")
+    return int(value)
+
+
+def version_of(table: Table, value: int | None) -> int | None:
+    """The policy version of a trajectory, None for the table's.
+
+    Raises
+    ------
+    DataError
+        If it is none, or the table has no versions.
+    """
+    if value is None:
+        return None
+    if not table.versioned:
+        raise DataError(
+            f"version: table {table.name!r} keeps no versions; declare max_staleness=, sampler=gear.Fresh() or "
+            "limiter=gear.StalenessBudget(...)"
+        )
+    return version(value)
+
+
+def position(name: str, value: int) -> int:
+    """A number of rows, 0 included.
+
+    Raises
+    ------
+    DataError
+    """
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not 0 <= value < 2**62:
+        raise DataError(f"{name}: expected a whole number >= 0, got {value!r}")
+    return int(value)
+
+
 def publishing(table: Table, publish: str | None) -> Literal["end", "rows"]:
     """When a writer publishes: what is asked for, else what the table declares.
 
@@ -127,8 +185,14 @@ class Queries:
     def __init__(self) -> None:
         self._known: dict[int, Query] = {}
 
-    def __call__(self, query: int | Query) -> Query:
-        """The query itself, or the one of that size."""
+    def __call__(self, query: int | Query, require: Sequence[str] | str = (), include_open: bool = False) -> Query:
+        """The query itself, or the one of that size; with what is asked for beside it."""
+        if require or include_open:
+            asked = self(query)
+            given = (require,) if isinstance(require, str) else tuple(require)
+            return msgspec.structs.replace(
+                asked, require=(*asked.require, *given), include_open=asked.include_open or include_open
+            )
         if isinstance(query, Query):
             return query
         known = self._known.get(query) if type(query) is int else None
@@ -159,7 +223,12 @@ def collectable(selection: Selection, layouts: Mapping[int, Layout], longest: in
             "equally long ids, probabilities, starts and lengths",
             f"{sizes[0]}, {sizes[1]}, {sizes[2]} and {sizes[3]}",
         )
-    for name, array, dtype in (("starts", starts, np.int64), ("lengths", lengths, np.int32)):
+    near = selection.neighbours
+    for name, array, dtype in (
+        ("starts", starts, np.int64),
+        ("lengths", lengths, np.int32),
+        ("neighbours", near, np.int32),
+    ):
         if not isinstance(array, np.ndarray) or array.dtype != dtype or array.ndim != 1:
             kind = f"{array.dtype}{list(array.shape)}" if isinstance(array, np.ndarray) else type(array).__name__
             raise _damaged(selection, f"{name}: {np.dtype(dtype)}[{sizes[0]}]", kind)

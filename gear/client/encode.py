@@ -49,9 +49,9 @@ class Codec:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self.step_columns = tuple(c for c in table.columns if c.per == "step")
-        self.trajectory_columns = tuple(c for c in table.columns if c.per == "trajectory")
-        self._names = frozenset(c.name for c in table.columns)
+        self.step_columns = tuple(c for c in table.columns if c.per == "step" and not c.late)
+        self.trajectory_columns = tuple(c for c in table.columns if c.per == "trajectory" and not c.late)
+        self._names = frozenset(c.name for c in table.columns if not c.late)
         self._step_names = frozenset(c.name for c in self.step_columns)
         self._trajectory_names = frozenset(c.name for c in self.trajectory_columns)
         self._first = self.step_columns[0].name
@@ -155,7 +155,7 @@ class Codec:
             parts.append(f"misses column{'s' * (len(missing) > 1)} {', '.join(map(repr, missing))}")
         if extra:
             parts.append(f"has {', '.join(map(repr, extra))}, which the table does not have here")
-        known = ", ".join(f"{c.name} (per {c.per})" for c in self.table.columns)
+        known = ", ".join(f"{c.name} (per {c.per}{', late: fill it' * c.late})" for c in self.table.columns)
         raise DataError(f"{what} for table {self.table.name!r} {' and '.join(parts)}; its columns are {known}")
 
     def _steps(self, tree: Mapping[str, Any]) -> tuple[int, list[np.ndarray]]:

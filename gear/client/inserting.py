@@ -31,6 +31,7 @@ class Inserting(State):
         priority: Priority = None,
         final: Mapping[str, Any] | None = None,
         terminated: bool = False,
+        version: int | None = None,
         wait: bool = True,
         timeout: float | None = None,
         group: Key | None = None,
@@ -47,6 +48,9 @@ class Inserting(State):
             Last values of any per-step columns, such as the observation after the last step.
         terminated : bool
             Whether the environment reached a terminal state.
+        version : int, optional
+            Of the policy that made it, in tables that go by versions; default the table's (`set_version`) when it is
+            committed.
         wait : bool
             Return when it is committed; False queues it behind a bounded window, see `flush`.
         group : int, str or bytes, optional
@@ -65,8 +69,9 @@ class Inserting(State):
         timeout = check.seconds(timeout)
         port = self._tables.ports.get(table) or self._tables.port(table, timeout, trajectory)
         encoded, checked, last = port.encode(trajectory, priority, final, group)
+        number = check.version_of(port.table, version)
         deadline = until(timeout)
-        chosen, sequences = port.insert(encoded, checked, last, terminated, timeout)
+        chosen, sequences = port.insert(encoded, checked, last, terminated, timeout, number)
         if wait:
             chosen.settle(sequences, left(deadline))
 
@@ -79,6 +84,7 @@ class Inserting(State):
         priorities: Any = None,
         terminated: Any = False,
         final: Mapping[str, Any] | None = None,
+        versions: Any = None,
         timeout: float | None = None,
         groups: Sequence[Key] | None = None,
     ) -> None:
@@ -96,6 +102,8 @@ class Inserting(State):
         terminated : bool or bool[N]
         final : dict, optional
             Last values of any per-step columns, [N, *shape].
+        versions : int or int[N], optional
+            As `insert` takes each.
         groups : sequence of N keys, optional
             As `insert` takes each.
 
@@ -112,7 +120,7 @@ class Inserting(State):
 
             example = None if isinstance(trajectories, Mapping) else trajectories[0]
             port = self._tables.port(table, timeout, example)
-            insert_many(port, trajectories, offsets, priorities, terminated, final, timeout, groups)
+            insert_many(port, trajectories, offsets, priorities, terminated, final, versions, timeout, groups)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything that was inserted or written without waiting is committed.

@@ -13,6 +13,7 @@ import numpy as np
 from gear.client.deadline import left, until
 from gear.client.rows import strips
 from gear.storage.fields import BEGIN, END, HAS_FINAL
+from gear.transport.base import NO_SEAM, Seam
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -28,16 +29,20 @@ class Piece:
     port : Port
     flags : int
         Flags of its first commit besides BEGIN.
+    seam : Seam
+        What it goes on behind, if it has CONTINUES.
 
     Attributes
     ----------
     published : rows committed (or on their way to be).
     begun : whether anything of it was submitted.
+    sequence : number of its last commit.
     """
 
-    def __init__(self, port: Port, flags: int) -> None:
+    def __init__(self, port: Port, flags: int, seam: Seam = NO_SEAM) -> None:
         self._port = port
-        self.flags = flags
+        self.flags, self.seam = flags, seam
+        self.sequence = 0
         self.published = 0
         self.begun = False
         self._slot = -1
@@ -94,7 +99,10 @@ class Piece:
             if values:
                 port.rows.write_values(self._slot, values)
         blocks = self._chain[self._submitted :]
-        port.submit(self._slot, blocks, length - self.published, flags, priority, left(deadline))
+        seam = NO_SEAM if self.begun else self.seam
+        self.sequence = port.submit(
+            self._slot, blocks, length - self.published, flags, priority, left(deadline), seam=seam
+        )
         self.begun, self.published, self._submitted = True, length, len(self._chain)
         self._ended = bool(flags & END)
 

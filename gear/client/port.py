@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,17 @@ from gear.client.rows import Rows
 from gear.errors import ConnectionLost, DataError, DeadlineExceeded, GearError
 from gear.grouping import encode_key
 from gear.schema import Bytes, Steps
-from gear.storage.fields import BEGIN, CONTINUED, CONTINUES, END, HAS_FINAL, TERMINATED
+from gear.storage.fields import (
+    BEGIN,
+    CONTINUED,
+    CONTINUES,
+    END,
+    HAS_FINAL,
+    ID_SHARD_SHIFT,
+    ID_TABLE_SHIFT,
+    TERMINATED,
+)
+from gear.transport.base import NO_SEAM, Seam
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,6 +64,7 @@ class Port:
         table.recall = self.pool.surrender
         self.max_length = table.layout.max_length
         self.capacity = _capacity(table)
+        self.id_keys = id_keys(table)
         self._steps = table.layout.block_steps
         self._grouped = table.table.group_size > 0
         self._lock = threading.Lock()
@@ -86,17 +98,23 @@ class Port:
         final: list[np.ndarray | None] | None,
         terminated: bool,
         timeout: float | None,
+        version: int | None = None,
     ) -> tuple[Port, list[int]]:
         """Write and submit one trajectory; returns this port and the sequence number of each piece.
 
         Waits for no commit.
         """
         if encoded.steps <= self.max_length:
-            return self, [self._piece(encoded, priority, final, WHOLE | TERMINATED if terminated else WHOLE, timeout)]
-        return self, self._split(encoded, priority, final, terminated, timeout)
+            flags = WHOLE | TERMINATED if terminated else WHOLE
+            return self, [self._piece(encoded, priority, final, flags, timeout, version)]
+        return self, self._split(encoded, priority, final, terminated, timeout, version)
 
     def choose(self) -> Port:
         """Where the next trajectory goes."""
+        return self
+
+    def on(self, shard: int) -> Port:
+        """The part of the table on a shard: there is one."""
         return self
 
     def living(self) -> list[Port]:
@@ -124,9 +142,14 @@ class Port:
         flags: int,
         priority: float | npt.NDArray[np.float64] | None,
         timeout: float | None,
+        version: int | None = None,
+        seam: Seam = NO_SEAM,
     ) -> int:
-        """Queue one commit entry and remember it for `flush`."""
-        sequence = patiently(self.session.submit, self.open, slot, blocks, length, flags, priority, timeout=timeout)
+        """Queue one commit entry and remember it for `flush`; `version` None: the table's at the commit."""
+        if self.rows.versions is not None and flags & BEGIN:
+            self.rows.versions[slot] = -1 if version is None else version
+        submit = self.session.submit if seam is NO_SEAM else partial(self.session.submit, seam=seam)
+        sequence = patiently(submit, self.open, slot, blocks, length, flags, priority, timeout=timeout)
         with self._lock:
             if sequence > self._last:
                 self._last = sequence
@@ -281,6 +304,8 @@ class Port:
         final: list[np.ndarray | None] | None,
         flags: int,
         timeout: float | None,
+        version: int | None,
+        seam: Seam = NO_SEAM,
     ) -> int:
         """Write and submit one piece that fits into a slot."""
         steps, arrays, rows = encoded
@@ -298,7 +323,7 @@ class Port:
             if final is not None:
                 self.rows.write_row(blocks[steps // self._steps], steps % self._steps, final)
             ours = False
-            return self.submit(slot, blocks, steps, flags, priority, timeout)
+            return self.submit(slot, blocks, steps, flags, priority, timeout, version, seam)
         except BaseException as error:
             if ours or isinstance(error, DeadlineExceeded):
                 self.pool.put([slot], blocks)
@@ -311,6 +336,7 @@ class Port:
         final: list[np.ndarray | None] | None,
         terminated: bool,
         timeout: float | None,
+        version: int | None,
     ) -> list[int]:
         """Submit a trajectory in pieces of `max_length`."""
         deadline = until(timeout)
@@ -328,12 +354,20 @@ class Port:
                     count = item_count(self.table, steps)
                     share = priority[items : items + count]
                     items += count
-                sequences.append(self._piece(part, share, final if last else None, flags, left(deadline)))
+                seam = Seam(at, sequences[-1]) if at else NO_SEAM
+                final_row = final if last else None
+                sequences.append(self._piece(part, share, final_row, flags, left(deadline), version, seam))
                 at += steps
         except BaseException:
             self.withdraw(sequences)
             raise
         return sequences
+
+
+def id_keys(table: OpenTable) -> list[int]:
+    """What the ids of a table begin with on each of its shards: table and shard number."""
+    shift = ID_TABLE_SHIFT - ID_SHARD_SHIFT
+    return [layout.index << shift | shard for shard, layout in table.layouts.items()]
 
 
 def _capacity(table: OpenTable) -> int:

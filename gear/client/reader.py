@@ -8,13 +8,18 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gear.client.arguments import collectable
 from gear.client.deadline import left, patiently, until
 from gear.errors import PinLost
-from gear.query import Plan, Query, View, item_length, make_plan
+from gear.query import AnyView, Plan, Query, default_views, item_length, late_columns, make_plan, reach
+from gear.storage.item_sets import set_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import numpy.typing as npt
 
     from gear.batch import Batch, Selection
     from gear.client.loader import Loader
@@ -44,8 +49,9 @@ class Reader:
         self._session, self.open, self._new_batch = session, table, new_batch
         self._length = item_length(table.table)
         self._longest = self._length or table.layout.max_length
-        self._plans: dict[tuple[tuple[View, ...], int, int], Plan] = {}
+        self._plans: dict[tuple[tuple[AnyView, ...], int, int], Plan] = {}
         self._held: dict[object, float] = {}  # what tells a selection -> deadline
+        self._sets: dict[tuple[tuple[str, ...], bool], int] = {}
 
     def sample(
         self,
@@ -57,14 +63,15 @@ class Reader:
         consumer: str = "",
     ) -> Batch:
         """Select and collect; the pin is released as delivered."""
-        if self._length and not consumer:
-            plan = self.plan(query.views, query.size, self._length)
+        views, which = self._wanted(query)
+        if not consumer and self._fixed(query) and self._covered(query, views):
+            plan = self.plan(views, query.size, self._length)
             if out is None:
                 batch = self._new_batch(plan)
             else:
                 batch = out
                 batch.reuse(plan)
-            selection = self._session.sample(self.open, query.size, plan, batch.buffer)
+            selection = self._session.sample(self.open, query.size, plan, batch.buffer, which)
             if selection is not None:
                 batch.arrived()
                 batch.fill(selection, beta, normalize)
@@ -83,14 +90,16 @@ class Reader:
         consumer: str = "",
     ) -> Batch:
         """Like `sample`, but the pin stays until the caller releases it. Redraws when a pin is lost."""
-        ahead = self.plan(query.views, query.size, self._length) if self._length else None
+        views, which = self._wanted(query)
+        ahead = self.plan(views, query.size, self._length) if self._fixed(query) else None
         if out is not None and ahead is not None:
             out.reuse(ahead)
         deadline = until(timeout)
         while True:
-            selection = self._select(query.size, 1, timeout, PIN_SECONDS, ahead, consumer)
+            near = reach(query.views, self._longest)
+            selection = self._select(query, 1, timeout, PIN_SECONDS, which, near, ahead, consumer)
             try:
-                batch = self._gather(selection, query.views, out)
+                batch = self._gather(selection, views, query.packed, out)
             except BaseException:
                 self._session.release(self.open, selection, False)
                 raise
@@ -123,17 +132,28 @@ class Reader:
 
         return Loader(fetch, release, prefetch, copy, timeout)
 
-    def select(self, size: int, parties: int, timeout: float | None, ttl: float, consumer: str = "") -> Selection:
-        """Draw and pin."""
-        selection = self._select(size, parties, timeout, ttl, None, consumer)
+    def select(self, query: Query, parties: int, timeout: float | None, ttl: float, consumer: str = "") -> Selection:
+        """Draw and pin; what the query's views show beyond the items too, without any the neighbouring pieces."""
+        most = self.open.layout.max_length
+        near = reach(query.views, self._longest) if query.views else (most, most)
+        selection = self._select(query, parties, timeout, ttl, self._wanted(query)[1], near, None, consumer)
         if parties == 1:  # with several the selector may be a mere coordinator: a party holds when it collects
+            self._hold(selection)
+        return selection
+
+    def pick(self, ids: npt.NDArray[np.int64], parties: int, ttl: float) -> Selection:
+        """Pin items by their ids, and the neighbouring pieces of their trajectories."""
+        most = self.open.layout.max_length
+        selection = self._session.pick(self.open, ids, parties, ttl, (most, most))
+        if parties == 1:
             self._hold(selection)
         return selection
 
     def collect(
         self,
         selection: Selection,
-        views: tuple[View, ...],
+        views: tuple[AnyView, ...],
+        packed: bool,
         out: Batch | None,
         beta: float | None,
         normalize: Normalize,
@@ -151,7 +171,7 @@ class Reader:
             self._session.hold(self.open, selection)
             self._hold(selection)
         collectable(selection, self.open.layouts, self._longest)
-        batch = None if selection.expired else self._gather(selection, views, out)
+        batch = None if selection.expired else self._gather(selection, views, packed, out)
         if batch is None or selection.expired:
             self.release(selection, False)
             why = "its deadline passed" if selection.expired else "the table needed its blocks"
@@ -173,7 +193,7 @@ class Reader:
             self._held = {key: deadline for key, deadline in self._held.items() if deadline > now}
         self._held[selection.key] = selection.deadline
 
-    def plan(self, views: tuple[View, ...], size: int, length: int) -> Plan:
+    def plan(self, views: tuple[AnyView, ...], size: int, length: int) -> Plan:
         """The plan for that many items of that length, made once."""
         key = (views, size, length)
         plan = self._plans.get(key)
@@ -183,28 +203,58 @@ class Reader:
             plan = self._plans[key] = make_plan(self.open.layout, views, size, length)
         return plan
 
+    def _wanted(self, query: Query) -> tuple[tuple[AnyView, ...], int]:
+        """The views of a query and the number of the set that it draws from."""
+        if not query.require and not query.include_open:
+            return query.views, 0
+        key = (query.require, query.include_open)
+        which = self._sets.get(key)
+        if which is None:
+            which = self._sets[key] = set_number(self.open.table, *key)
+        return query.views or default_views(self.open.table, query.require), which
+
+    def _covered(self, query: Query, views: tuple[AnyView, ...]) -> bool:
+        """Whether the late columns of the views, if any, are required, so that they are there."""
+        if not self.open.layout.late or not views:
+            return True
+        return set(late_columns(self.open.table, views)) <= set(query.require)
+
     def forget(self) -> None:
         """Drop the pins, in the child of a fork: they are the parent's."""
         self._held = {}
 
+    def _fixed(self, query: Query) -> bool:
+        """Whether every batch of the query is laid out alike."""
+        return bool(self._length) and not query.packed and not query.max_steps
+
     def _select(
         self,
-        size: int,
+        query: Query,
         parties: int,
         timeout: float | None,
         ttl: float,
+        which: int,
+        near: tuple[int, int],
         ahead: Plan | None = None,
         consumer: str = "",
     ) -> Selection:
         def select(wait: float | None) -> Selection:
-            return self._session.select(self.open, size, wait, parties, ttl, ahead, consumer)
+            size, budget = query.size, query.budget
+            return self._session.select(self.open, size, wait, parties, ttl, ahead, which, near, budget, consumer)
 
         return patiently(select, timeout=timeout)
 
-    def _gather(self, selection: Selection, views: tuple[View, ...], out: Batch | None) -> Batch | None:
+    def _gather(
+        self, selection: Selection, views: tuple[AnyView, ...], packed: bool, out: Batch | None
+    ) -> Batch | None:
         """The batch of the selection's rows, None if its pin was taken back."""
         lengths = selection.lengths
-        plan = self.plan(views, len(lengths), self._length or max(1, int(lengths.max(initial=1))))
+        longest = self._length or max(1, int(lengths.max(initial=1)))
+        if packed:
+            total = int(np.minimum(lengths, longest).sum(dtype=np.int64))
+            plan = make_plan(self.open.layout, views, len(lengths), longest, total)
+        else:
+            plan = self.plan(views, len(lengths), longest)
         if out is None or out.outgrown(plan):
             batch = self._new_batch(plan)
         else:

@@ -26,12 +26,14 @@ if TYPE_CHECKING:
 
 
 class Rows:
-    """Per-step and per-trajectory columns of a segment, in the order of the table's columns.
+    """Per-step and per-trajectory columns of a segment, those that come with an insert, in the table's order.
 
     Attributes
     ----------
     strips : dtype[blocks, block_steps, *shape] per per-step column.
     values : dtype[slots, *shape] per per-trajectory column, and the key of each trajectory's group where it has one.
+    values : dtype[slots, *shape] per per-trajectory column.
+    versions : int64[slots], the policy version of each trajectory, where the table has them.
     """
 
     def __init__(self, layout: Layout, segment: npt.NDArray[np.uint8]) -> None:
@@ -46,6 +48,7 @@ class Rows:
             _strided(segment, base + p.offset, storage_dtype(p.column), (layout.slots, *p.column.shape), (p.stride,))
             for p in layout.per_trajectory
         ]
+        self.versions = layout.view(segment, "versions") if layout.table.versioned else None
         # Rows of neighbouring blocks that follow without a gap need no time axis of their own.
         self._flat = _flat(layout, segment)
         self._plan: npt.NDArray[np.int64] | None = None
@@ -78,7 +81,8 @@ class Rows:
 
         if self._plan is None:
             self._plan = make_plan(self.layout, (), 1, 1).rows
-        steps = (n for n, c in enumerate(self.layout.table.columns) if c.per == "step")
+        columns = (c for c in self.layout.table.columns if not c.late)
+        steps = (n for n, c in enumerate(columns) if c.per == "step")
         for number, array in zip(steps, arrays, strict=True):
             scatter(self._segment, self._plan, number, blocks, spans, _octets(array))
 
@@ -127,14 +131,13 @@ def strips(layout: Layout, memory: npt.NDArray[np.uint8], offset: int, blocks: i
             (blocks, layout.block_steps, *p.column.shape),
             (layout.block_bytes, p.stride),
         )
-        for p in layout.placements.values()
-        if p.column.per == "step"
+        for p in layout.written("step")
     ]
 
 
 def _flat(layout: Layout, segment: npt.NDArray[np.uint8]) -> list[np.ndarray] | None:
     """dtype[blocks * block_steps, *shape] per column where all rows of the arena are equally far apart."""
-    places = [p for p in layout.placements.values() if p.column.per == "step"]
+    places = layout.written("step")
     if any(p.stride * layout.block_steps != layout.block_bytes for p in places):
         return None
     base, rows = layout.regions["arena"].offset, layout.blocks * layout.block_steps

@@ -9,7 +9,7 @@ from gear.batch import Batch, Selection, Update
 from gear.client import arguments as check
 from gear.client.priorities import as_ids, as_priorities
 from gear.client.state import State
-from gear.query import Query, View, as_views
+from gear.query import AnyView, Layout, Query, as_layout, as_views
 from gear.weights import Normalize
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ class Sampling(State):
         query: int | Query = 256,
         table: str | None = None,
         *,
+        require: Sequence[str] | str = (),
+        include_open: bool = False,
         timeout: float | None = None,
         out: Batch | None = None,
         beta: float | None = None,
@@ -39,6 +41,10 @@ class Sampling(State):
         ----------
         query : int or Query
             Number of items, or what to draw and how it looks.
+        require : str or sequence of str
+            Late columns that the items must have, see `Query`: one of the table's `requirements`. Waits for them.
+        include_open : bool
+            Draw open trajectories too, as long as they are now; the table must declare it.
         out : Batch, optional
             An earlier batch whose memory is used again; it is what is returned.
         beta : float, optional
@@ -55,7 +61,11 @@ class Sampling(State):
         DataError, SchemaError
             Naming the argument that cannot be.
         """
-        query, timeout, beta = self._query(query), check.seconds(timeout), check.weighing(beta, normalize)
+        query, timeout, beta = (
+            self._query(query, require, include_open),
+            check.seconds(timeout),
+            check.weighing(beta, normalize),
+        )
         reader = self._tables.reader(table, query, timeout)
         if self._writers:
             self._publish(reader, timeout)
@@ -74,6 +84,8 @@ class Sampling(State):
         self,
         query: int | Query,
         table: str | None,
+        require: Sequence[str] | str,
+        include_open: bool,
         timeout: float | None,
         out: Batch | None,
         beta: float | None,
@@ -81,7 +93,11 @@ class Sampling(State):
         consumer: str | None,
     ) -> tuple[Reader, Batch]:
         """As `sample`; the caller tells the reader whether it was delivered."""
-        query, timeout, beta = self._query(query), check.seconds(timeout), check.weighing(beta, normalize)
+        query, timeout, beta = (
+            self._query(query, require, include_open),
+            check.seconds(timeout),
+            check.weighing(beta, normalize),
+        )
         reader = self._tables.reader(table, query, timeout)
         self._publish(reader, timeout)
         return reader, reader.fetch(query, timeout, out, beta, normalize, self._claiming(reader, consumer))
@@ -91,6 +107,9 @@ class Sampling(State):
         query: int | Query = 256,
         table: str | None = None,
         *,
+        require: Sequence[str] | str = (),
+        include_open: bool = False,
+        ids: Any = None,
         parties: int = 1,
         timeout: float | None = None,
         ttl: float = 60.0,
@@ -104,25 +123,43 @@ class Sampling(State):
             How many clients will `collect` and `release` the selection (send it with `Selection.to_bytes`).
         ttl : float
             Seconds after which the selection ends at the latest; above 0 and finite.
+        ids : int64[N], optional
+            These items instead of a draw, as in `Batch.ids`, in this order (of a table on several shards, shard by
+            shard). It costs neither limiter credit nor uses; their probabilities are given as 1.
+
+        Raises
+        ------
+        StaleItems
+            If some of the `ids` are not stored any more; nothing is selected then.
         consumer : str, optional
             As for `sample`; the claim is this client's. Released undelivered, the items wait again.
         """
-        query, timeout, ttl = self._query(query), check.seconds(timeout), check.lifetime(ttl)
+        query, timeout, ttl = self._query(query, require, include_open), check.seconds(timeout), check.lifetime(ttl)
         parties = check.count("parties", parties, check.MOST_PARTIES)
         reader = self._tables.reader(table, query, timeout)
+        if ids is not None:
+            return reader.pick(check.at_once(as_ids(ids)), parties, ttl)
         self._publish(reader, timeout)
-        return reader.select(query.size, parties, timeout, ttl, self._claiming(reader, consumer))
+        return reader.select(query, parties, timeout, ttl, self._claiming(reader, consumer))
 
     def collect(
         self,
         selection: Selection,
-        columns: Sequence[str | View] | None = None,
+        columns: Sequence[str | AnyView] | None = None,
         *,
+        layout: Layout = "padded",
         out: Batch | None = None,
         beta: float | None = None,
         normalize: Normalize = "batch",
     ) -> Batch:
         """Gather all or some columns of a selection; `release` it when nothing more is to be collected.
+
+        Parameters
+        ----------
+        columns : sequence of str or views, optional
+            What `Query.views` takes. Of a trajectory that was split, views show other pieces as far as the views of
+            the query reach by which it was selected (without any: the neighbouring pieces).
+        layout : {"padded", "packed"}
 
         Raises
         ------
@@ -133,7 +170,8 @@ class Sampling(State):
         """
         beta = check.weighing(beta, normalize)
         reader = self._tables.reader(selection.table, None, None)
-        return reader.collect(selection, as_views(columns) if columns is not None else (), out, beta, normalize)
+        views = as_views(columns) if columns is not None else ()
+        return reader.collect(selection, views, as_layout(layout), out, beta, normalize)
 
     def release(self, selection: Selection, *, delivered: bool = True) -> None:
         """Let go of a selection; undelivered, the limiter's credit and the items' uses return."""
@@ -144,6 +182,8 @@ class Sampling(State):
         query: int | Query = 256,
         table: str | None = None,
         *,
+        require: Sequence[str] | str = (),
+        include_open: bool = False,
         prefetch: int = 2,
         copy: bool = False,
         timeout: float | None = None,
@@ -164,7 +204,11 @@ class Sampling(State):
         consumer : str, optional
             As for `sample`; what was prefetched and not taken waits again.
         """
-        query, timeout, beta = self._query(query), check.seconds(timeout), check.weighing(beta, normalize)
+        query, timeout, beta = (
+            self._query(query, require, include_open),
+            check.seconds(timeout),
+            check.weighing(beta, normalize),
+        )
         prefetch = check.count("prefetch", prefetch, check.MOST_PREFETCH)
         reader = self._tables.reader(table, query, timeout)
         publish = partial(self._publish, reader)

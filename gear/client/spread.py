@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gear.client.deadline import left, until
-from gear.errors import ConnectionLost, GearError
+from gear.client.port import id_keys
+from gear.errors import ConnectionLost, DataError, GearError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,6 +40,7 @@ class Spread:
         self._turn = 0
         for port in ports:
             port.shard = port.layout.shard
+        self.id_keys = id_keys(table)
         first = ports[0]
         self.codec, self.rows, self.layout, self.max_length = first.codec, first.rows, first.layout, first.max_length
 
@@ -55,6 +57,19 @@ class Spread:
             raise ConnectionLost(f"every shard that held table {self.name!r} is gone; start the server again")
         self._turn = turn = (self._turn + 1) % len(living)
         return living[turn:] + living[:turn]
+
+    def on(self, shard: int) -> Port:
+        """The part on a shard.
+
+        Raises
+        ------
+        DataError
+            If there is none.
+        """
+        for port in self._ports:
+            if port.shard == shard:
+                return port
+        raise DataError(f"table {self.name!r} has no part on shard {shard}")
 
     def choose(self) -> Port:
         """Where the next trajectory goes: to the shards in turn, but to one with the fewest commits under way."""
@@ -81,13 +96,14 @@ class Spread:
         final: list[np.ndarray | None] | None,
         terminated: bool,
         timeout: float | None,
+        version: int | None = None,
     ) -> tuple[Port, list[int]]:
         """Write and submit one trajectory; the port that took it, and the sequence numbers there."""
         while True:
             port = self.choose()
             before = port.last
             try:
-                return port.insert(encoded, priority, final, terminated, timeout)
+                return port.insert(encoded, priority, final, terminated, timeout, version)
             except ConnectionLost:
                 if port.last != before:  # some of it may have been committed
                     raise port.lost_with(1) from None

@@ -101,11 +101,7 @@ class Tables:
         if not len(ids):
             return []
         numbers = ids >> ID_SHARD_SHIFT  # table and shard: tables have numbers of their own on each shard
-        ports = {
-            layout.index << ID_TABLE_SHIFT - ID_SHARD_SHIFT | shard: port
-            for port in self
-            for shard, layout in port.open.layouts.items()
-        }
+        ports = {key: port for port in self for key in port.id_keys}
         unknown = (
             sorted(set(numbers.tolist()) - ports.keys())
             if numbers.max() != numbers.min()

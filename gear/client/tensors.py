@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from gear.query import Plan
+    from gear.plan import Field, Plan
 
 
 class TensorBatch(Batch):
@@ -53,12 +53,12 @@ class TensorBatch(Batch):
     def __getitem__(self, name: str) -> Any:
         tensor = self._tensors.get(name)
         if tensor is None:
-            field = next((f for f in self._plan.fields if f.column == name), None)
-            if field is None:
-                raise KeyError(name)
-            part = self._memory[field.offset : field.offset + field.nbytes]
-            tensor = self._tensors[name] = part.view(getattr(torch, field.dtype.name)).view(field.shape)
+            tensor = self._tensors[name] = self._array(self._plan.by_name[name])
         return tensor
+
+    def _array(self, field: Field) -> Any:
+        part = self._memory[field.offset : field.offset + field.nbytes]
+        return part.view(getattr(torch, field.dtype.name)).view(field.shape)
 
     def _wrap(self, array: np.ndarray) -> Any:
         return torch.from_numpy(array).to(self._device)

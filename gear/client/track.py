@@ -15,6 +15,7 @@ from gear.client.priorities import as_priorities, item_count
 from gear.client.values import array_of, fast_scalar, storage_dtype
 from gear.errors import Closed, ConnectionLost, DataError
 from gear.storage.fields import CONTINUED, CONTINUES, END, TERMINATED
+from gear.transport.base import NO_SEAM, Seam
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -197,9 +198,9 @@ class Track:
         if self.closed:
             raise Closed(self.closed)
 
-    def _start(self, flags: int) -> None:
+    def _start(self, flags: int, seam: Seam = NO_SEAM) -> None:
         """Begin a piece; its first block comes with the first row."""
-        self._piece = Piece(self._port, flags)
+        self._piece = Piece(self._port, flags, seam)
         self._before = self._at = self._limit = 0
         self._place([])
 
@@ -228,10 +229,10 @@ class Track:
             self._port = port
             self._piece = Piece(port, 0)
 
-    def _extend(self) -> list[np.ndarray]:
-        """One more block; the first of a trajectory from any shard that lives."""
+    def _extend(self, length: int) -> list[np.ndarray]:
+        """One more block behind `length` rows; the first of a trajectory from any shard that lives."""
         while True:
-            begins = not (self.open or self._piece.flags & CONTINUES)
+            begins = not length and not self._piece.begun and not self._piece.flags & CONTINUES
             if begins:
                 self._choose()
             try:
@@ -247,22 +248,23 @@ class Track:
         length = self.rows
         if length == self._port.max_length:
             self._commit(END | CONTINUED, None, None, None)
-            self._start(CONTINUES)
+            self._start(CONTINUES, _behind(self._piece, length, self._piece.sequence))
             length = 0
         elif self._piece.lost:
             self._restart()
             if self._at == self._limit:
                 self._advance()
             return
-        self._place(self._extend())
+        self._place(self._extend(length))
         self._before, self._at = length, 0
         self._limit = min(self._port.layout.block_steps, self._port.max_length - length)
 
     def _restart(self) -> None:
         """The table evicted the open trajectory: go on with what it never had, as a new piece."""
         arrays = self._piece.unpublished(self.rows)
+        seam = _behind(self._piece, self._piece.published, 0)
         self._piece.abandon()
-        self._start(CONTINUES)
+        self._start(CONTINUES, seam)
         self.extend(arrays, 0, len(arrays[0]))
 
     def _priority(self, priority: Priority) -> Any:
@@ -305,6 +307,11 @@ class Track:
     def _make_fields(self) -> list[tuple[Any, ...]]:
         self._fields = [(*kind, strip) for kind, strip in zip(self._kinds, self._strips, strict=True)]
         return self._fields
+
+
+def _behind(piece: Piece, rows: int, follows: int) -> Seam:
+    """Where the piece behind the first `rows` rows of this one begins; steps are counted up to what an entry holds."""
+    return Seam(min(piece.seam.steps + rows, 2**31 - 1), follows)
 
 
 def _kind(column: Column) -> tuple[Any, ...]:

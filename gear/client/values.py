@@ -37,6 +37,8 @@ def array_of(column: Column, value: Any, axis: Axis = "") -> np.ndarray:
         If dtype, shape or range do not fit.
     """
     kind = type(value)
+    if isinstance(value, np.generic) and not axis and not column.shape and value.dtype is _DTYPES.get(column.dtype):
+        return np.asarray(value)  # a scalar of the column's own dtype, as rewards and versions often are
     if kind in (bool, int, float):
         array, name = _weak(column, value, {kind}), column.dtype
     elif isinstance(value, (list, tuple)):

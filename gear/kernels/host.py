@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gear.kernels.compile import compile_lock, copy, helper, kernel, memcpy
+from gear.kernels.host_copy import check_places
 from gear.kernels.host_random import random_bits, uniforms
 from gear.kernels.host_rows import gather_rows
 from gear.kernels.host_tree import tree_build, tree_draw, tree_smallest, tree_total, tree_update
@@ -21,9 +22,7 @@ from gear.kernels.records import (
     ARENA,
     BLOCK_BYTES,
     BLOCK_COUNT,
-    BLOCK_FIELDS,
     BLOCK_STEPS,
-    BLOCKS,
     FAN,
     ITEM_LENGTH,
     KIND,
@@ -56,23 +55,6 @@ Shorts = npt.NDArray[np.int32]
 
 
 @helper
-def _check_places(size: int, plan: Integers) -> None:
-    """Refuse a plan whose blocks or columns leave the segment of `size` bytes."""
-    steps, block_bytes, blocks = plan[0, BLOCK_STEPS], plan[0, BLOCK_BYTES], plan[0, BLOCK_COUNT]
-    length, arena, records = plan[0, ITEM_LENGTH], plan[0, ARENA], plan[0, BLOCKS]
-    if steps < 1 or block_bytes < 0 or blocks < 0 or length < 0 or arena < 0 or records < 0:
-        raise ValueError("plan: a size or an offset is negative")
-    if arena + blocks * block_bytes > size or records + blocks * 4 * BLOCK_FIELDS > size:
-        raise ValueError("plan: the blocks lie outside the segment")
-    for c in range(1, plan.shape[0]):
-        offset, stride, width = plan[c, OFFSET], plan[c, STRIDE], plan[c, WIDTH]
-        if offset < 0 or stride < 0 or width < 0 or plan[c, TARGET] < 0:
-            raise ValueError("plan: a size or an offset is negative")
-        if plan[c, KIND] == PER_STEP and offset + (steps - 1) * stride + width > block_bytes:
-            raise ValueError("plan: a column lies outside its block")
-
-
-@helper
 def _check_output(plan: Integers, pads: int, items: int, out: int) -> None:
     """Refuse a plan whose batch leaves the output, or whose pad values leave the pads (sizes in bytes)."""
     length = plan[0, ITEM_LENGTH]
@@ -91,7 +73,7 @@ def gather(segment: Bytes, plan: Integers, pads: Bytes, starts: Integers, length
     """Collect the rows of items into contiguous columns; see `reference.gather`."""
     if lengths.shape[0] != starts.shape[0]:
         raise ValueError("gather: starts and lengths differ in length")
-    _check_places(segment.shape[0], plan)
+    check_places(segment.shape[0], plan)
     _check_output(plan, pads.shape[0], starts.shape[0], out.shape[0])
     if plan[0, ITEM_LENGTH] == 1:
         gather_rows(segment, plan, pads.ctypes.data, starts, lengths, out.ctypes.data)
@@ -102,7 +84,7 @@ def gather(segment: Bytes, plan: Integers, pads: Bytes, starts: Integers, length
 @kernel
 def scatter(segment: Bytes, plan: Integers, column: int, blocks: Shorts, spans: Integers, values: Bytes) -> None:
     """Write rows of one column into leased blocks; see `reference.scatter`."""
-    _check_places(segment.shape[0], plan)
+    check_places(segment.shape[0], plan)
     c = 1 + column
     if c < 1 or c >= plan.shape[0] or plan[c, KIND] != PER_STEP:
         raise ValueError("scatter: not a per-step column")

@@ -9,7 +9,23 @@ import numpy as np
 import numpy.typing as npt
 
 from gear.kernels.compile import copy, helper, memset, read_int32
-from gear.kernels.records import BLOCK_FIELDS, BLOCKS, KIND, OFFSET, PAD, PER_STEP, SLOT, STRIDE, TARGET, WIDTH
+from gear.kernels.records import (
+    ARENA,
+    BLOCK_BYTES,
+    BLOCK_COUNT,
+    BLOCK_FIELDS,
+    BLOCK_STEPS,
+    BLOCKS,
+    ITEM_LENGTH,
+    KIND,
+    OFFSET,
+    PAD,
+    PER_STEP,
+    SLOT,
+    STRIDE,
+    TARGET,
+    WIDTH,
+)
 
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
@@ -39,3 +55,20 @@ def gather_trajectory(segment: Bytes, plan: Integers, pads: int, k: int, block: 
                 copy(to, segment.ctypes.data + at, width)
             else:
                 fill(to, pads, plan[c, PAD], width, 1)
+
+
+@helper
+def check_places(size: int, plan: Integers) -> None:
+    """Refuse a plan whose blocks or columns leave the segment of `size` bytes."""
+    steps, block_bytes, blocks = plan[0, BLOCK_STEPS], plan[0, BLOCK_BYTES], plan[0, BLOCK_COUNT]
+    length, arena, records = plan[0, ITEM_LENGTH], plan[0, ARENA], plan[0, BLOCKS]
+    if steps < 1 or block_bytes < 0 or blocks < 0 or length < 0 or arena < 0 or records < 0:
+        raise ValueError("plan: a size or an offset is negative")
+    if arena + blocks * block_bytes > size or records + blocks * 4 * BLOCK_FIELDS > size:
+        raise ValueError("plan: the blocks lie outside the segment")
+    for c in range(1, plan.shape[0]):
+        offset, stride, width = plan[c, OFFSET], plan[c, STRIDE], plan[c, WIDTH]
+        if offset < 0 or stride < 0 or width < 0 or plan[c, TARGET] < 0:
+            raise ValueError("plan: a size or an offset is negative")
+        if plan[c, KIND] == PER_STEP and offset + (steps - 1) * stride + width > block_bytes:
+            raise ValueError("plan: a column lies outside its block")

@@ -43,7 +43,7 @@ Shorts = npt.NDArray[np.int32]
 
 
 @helper
-def _copy_rows(target: int, source: int, stride: int, width: int, rows: int) -> None:
+def copy_rows(target: int, source: int, stride: int, width: int, rows: int) -> None:
     """Copy rows that lie `stride` bytes apart to rows without gaps."""
     if stride == width:
         if rows * width < SHORT:
@@ -121,5 +121,5 @@ def gather_windows(segment: Bytes, plan: Integers, pads: int, starts: Integers, 
                 if plan[c, KIND] == PER_STEP:
                     stride, width = plan[c, STRIDE], plan[c, WIDTH]
                     to = target + plan[c, TARGET] + first * width
-                    _copy_rows(to, source + plan[c, OFFSET] + step * stride, stride, width, rows)
+                    copy_rows(to, source + plan[c, OFFSET] + step * stride, stride, width, rows)
             first, n, step = first + rows, n + 1, np.int64(0)

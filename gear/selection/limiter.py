@@ -37,3 +37,23 @@ def insert_allowed(
         return True
     difference = spi * (inserted + 1) - sampled
     return difference <= high + 1e-9 * max(1.0, abs(high))
+
+
+@kernel
+def budget_allows(inserted: int, version: int, batch: int, eta: int) -> bool:
+    """Whether one more item may be inserted within a staleness budget.
+
+    AReaL (Fu et al., 2025, eq. 3): of N rollouts the last must satisfy floor((N - 1) / batch) <= version + eta.
+    """
+    return inserted < (eta + version + 1) * batch
+
+
+@kernel
+def forgiven(items: int, inserted: int, sampled: int, spi: float, low: float) -> int:
+    """How many of `items` expired ones count as never inserted: no more than were not sampled.
+
+    With D = spi * inserted - sampled, forgetting them does not take D below `low`.
+    """
+    room = spi * inserted - sampled - low
+    room += 1e-9 * max(1.0, abs(room))
+    return max(0, min(items, int(math.floor(max(0.0, min(room / spi, 1e15))))))

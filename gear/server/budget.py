@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-class Budget:
+class MemoryBudget:
     """Bytes that tables and published arrays of a shard may take together."""
 
     def __init__(self, limit: int) -> None:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from gear.errors import GearError, ProtocolError
-from gear.query import Plan, as_views, item_length, make_plan
+from gear.query import Plan, as_views, item_length, late_columns, make_plan
 from gear.server.clients import Client
 from gear.server.gatherer import Gatherer, Job
 from gear.server.tables import Hosted
 from gear.storage.arrival import Arrival
 from gear.storage.layout import COMMIT_ENTRY, Layout
+from gear.storage.presence import Presence
 from gear.storage.queue import CommitDone
 from gear.transport import messages as m
 from gear.transport import wire
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 MOST_PIECES = 64
 """Pieces of one client that are gathered or not sent yet; a client of ours has a few dozen under way at most."""
 
-_PLANS = 256
+_PLANS = 1024
 
 
 class Send(Protocol):
@@ -116,7 +117,7 @@ class Bulk:
         lengths = wire.array(parts[2], np.int32, m.MAX_ITEMS, "Collect lengths")
         if not len(starts) or len(starts) != len(lengths):
             raise ProtocolError(f"Collect: expected as many starts as lengths, got {len(starts)} and {len(lengths)}")
-        plan = self.plan(hosted, body.shape, len(starts))
+        plan = self.plan(hosted, body.shape, lengths)
 
         def then(rows: list[zmq.Frame] | GearError) -> None:
             if isinstance(rows, GearError):
@@ -137,7 +138,8 @@ class Bulk:
         answer: m.Selected,
     ) -> None:
         """Send a selection, with its rows if they are wanted."""
-        arrays = (selection.ids, selection.probabilities, selection.starts, selection.lengths)
+        arrays = (selection.ids, selection.probabilities, selection.starts, selection.lengths, selection.neighbours)
+        answer.near = len(selection.neighbours)
         frames = [b"".join([a.tobytes() for a in arrays])]
         if shape is None or client.silent or not len(selection):
             self._send(client, request, answer, frames)
@@ -161,31 +163,40 @@ class Bulk:
             self._send(client, request, answer, frames, [] if isinstance(rows, GearError) else rows)
 
         try:
-            plan = self.plan(hosted, shape, len(selection))
+            plan = self.plan(hosted, shape, selection.lengths)
             self.gather(client, hosted, row, selection.pin, plan, selection.starts, selection.lengths, then)
         except GearError as error:
             then(error)
 
-    def plan(self, hosted: Hosted, shape: m.Shape, size: int) -> Plan:
-        """The plan of a piece.
+    def check(self, hosted: Hosted, shape: m.Shape, size: int) -> None:
+        """Refuse rows that are to come along with a selection of `size` items, if they cannot."""
+        if shape.packed:
+            raise ProtocolError("packed rows do not come along with a selection; collect them")
+        self.plan(hosted, shape, np.ones(size, np.int32))
+
+    def plan(self, hosted: Hosted, shape: m.Shape, lengths: npt.NDArray[np.int32]) -> Plan:
+        """The plan of a piece of items of these lengths.
 
         Raises
         ------
         ProtocolError, SchemaError
             If there are no such items or columns, or the piece is too large.
         """
-        plan = hosted.plans.get((shape, size))
+        size = len(lengths)
+        plan = None if shape.packed else hosted.plans.get((shape, size))
         if plan is None:
             layout = hosted.stored.layout
             fixed = item_length(layout.table)
             if not 1 <= shape.length <= (fixed or layout.max_length) or (fixed and shape.length != fixed):
                 raise ProtocolError(f"items of table {hosted.name!r} have no {shape.length} steps")
-            plan = make_plan(layout, as_views(shape.views), size, shape.length)
+            total = int(np.clip(lengths, 0, shape.length).sum(dtype=np.int64)) if shape.packed else -1
+            plan = make_plan(layout, as_views(shape.views), size, shape.length, total)
             if too_large(plan):
                 raise ProtocolError(f"a piece of {size} items has {plan.nbytes} bytes; ask for fewer at a time")
-            if len(hosted.plans) >= _PLANS:
-                hosted.plans.clear()
-            hosted.plans[shape, size] = plan
+            if not shape.packed:
+                if len(hosted.plans) >= _PLANS:
+                    hosted.plans.clear()
+                hosted.plans[shape, size] = plan
         return plan
 
     def gather(
@@ -204,12 +215,16 @@ class Bulk:
         Raises
         ------
         PinLost, ProtocolError
+        DataError
+            If a late column of an item is not there.
         """
         pins = hosted.stored.pins
-        pins.held(row, pin)
+        neighbours = pins.held(row, pin)
         client.sending = [tracker for tracker in client.sending if not tracker.done]
         if client.gathering + len(client.sending) >= MOST_PIECES:
             raise ProtocolError(f"{MOST_PIECES} pieces are under way to this client; take them in before asking again")
+        names = late_columns(hosted.stored.table, plan.views) if hosted.stored.layout.late else ()
+        presence = Presence(hosted.stored.layout, hosted.stored.segment, names, starts) if names else None
         client.gathering += 1
 
         def gathered(result: npt.NDArray[np.uint8] | GearError) -> None:
@@ -223,11 +238,16 @@ class Bulk:
             if isinstance(result, GearError):
                 then(result)
                 return
+            if presence is not None and not presence.unchanged:  # overwritten meanwhile
+                client.gathering += 1
+                self._gatherer.gather(job)
+                return
             frames = self._gatherer.frames(result)
             client.sending += [frame.tracker for frame in frames]
             then(frames)
 
-        self._gatherer.gather(Job(hosted.stored.segment, plan, starts, lengths, gathered))
+        job = Job(hosted.stored.segment, plan, starts, lengths, neighbours, gathered)
+        self._gatherer.gather(job)
 
 
 def most_unplaced(layout: Layout) -> int:

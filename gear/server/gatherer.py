@@ -46,6 +46,7 @@ class Job(NamedTuple):
     plan: Plan
     starts: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int32]
+    neighbours: npt.NDArray[np.int32]
     then: Then
 
 
@@ -111,13 +112,13 @@ class Gatherer:
 
 
 def _gathered(job: Job, out: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8] | GearError:
-    from gear.kernels.host import gather
+    from gear.kernels.collect import collect
 
     try:
-        for field in job.plan.fields:  # what lies between columns was this process's memory
+        for field in job.plan.regions:  # what lies between columns was this process's memory
             end = field.offset + field.nbytes
-            out[end : -(-end // ALIGN) * ALIGN] = 0
-        gather(job.segment, job.plan.rows, job.plan.pads, job.starts, job.lengths, out)
+            out[end : min(len(out), -(-end // ALIGN) * ALIGN)] = 0
+        collect(job.segment, job.plan, job.starts, job.lengths, job.neighbours, out)
     except Exception as error:  # a bug of ours must not end the thread
         logger.exception("gathering %d items of table %s failed", job.plan.size, job.plan.table.name)
         return GearError(f"internal error of the server: {error!r}; see its log")

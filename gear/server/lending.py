@@ -68,6 +68,7 @@ class _Debt:
     reported: tuple[int, int, int, int] | None = None
     reconnects: int = 0
     again: float = 0.0
+    floor: int = 0
 
 
 class Lending:
@@ -167,28 +168,39 @@ class Lending:
         home.borrowers[body.shard] = _Borrower(body.shard, client, body.serial)
         home.ledger.accounts[body.shard] = Account(body.inserted, body.deleted, body.credit, body.want)
         hosted.queue.advance()  # samples and local inserts that waited for this
+        if isinstance(hosted.declared.limiter, MinSize):
+            return m.Lend(body.table, body.serial, 0, False, max(0, home.ledger.relax(body.shard)))
         return m.Lend(body.table, body.serial, home.ledger.lend_to(body.shard))
 
     def _lend(self, hosted: Hosted, home: _Home) -> None:
         ledger, counters = home.ledger, hosted.stored.counters
+        if isinstance(hosted.declared.limiter, MinSize):
+            if len(hosted.queue.credits):
+                self._call_back(hosted, home, ledger.in_doubt())
+            return
         own = ledger.accounts[self._place.shard]
         waiting = hosted.queue.wanted
         own.want = max(0, waiting - max(0, own.credit))
-        if own.credit > 0 and not waiting and not isinstance(hosted.declared.limiter, MinSize):
+        if own.credit > 0 and not waiting:
             counters[f.INSERT_CREDIT] = 0
-        for shard in ledger.idle():
-            if shard == self._place.shard:
-                own.credit = 0
-            borrower = home.borrowers.get(shard)
-            if borrower is not None and not borrower.called_back:
-                borrower.called_back = True
-                self._send(borrower.client, 0, m.Lend(hosted.name, borrower.serial, 0, True), [])
+        idle = ledger.idle()
+        if self._place.shard in idle:
+            own.credit = 0
+        self._call_back(hosted, home, idle)
         for shard, amount in ledger.lend().items():
             if shard == self._place.shard:
                 hosted.queue.advance()
             else:
                 borrower = home.borrowers[shard]
                 self._send(borrower.client, 0, m.Lend(hosted.name, borrower.serial, amount), [])
+
+    def _call_back(self, hosted: Hosted, home: _Home, shards: list[int]) -> None:
+        """Ask shards for a new account, once: of inserts they do not use, or of items that may have left."""
+        for shard in shards:
+            borrower = home.borrowers.get(shard)
+            if borrower is not None and not borrower.called_back:
+                borrower.called_back = True
+                self._send(borrower.client, 0, m.Lend(hosted.name, borrower.serial, 0, True), [])
 
     def fell_silent(self, client: Client) -> None:
         """A client's connection broke: it may be a shard's that has died."""
@@ -223,7 +235,7 @@ class Lending:
         if credit and not waiting:
             credit = counters[f.INSERT_CREDIT] = 0
         now = (int(counters[f.INSERTED_ITEMS]), int(counters[f.DELETED_ITEMS]), credit, max(0, waiting - credit))
-        if now == debt.reported:
+        if now == debt.reported or (not limited and debt.reported is not None and now[0] - now[1] >= debt.floor):
             return
         debt.serial, debt.answered, debt.reported = debt.serial + 1, False, now
         with talk.lock:
@@ -250,6 +262,11 @@ class Lending:
         if lent.serial != debt.serial or debt.reported is None:
             return
         counters = hosted.stored.counters
+        if isinstance(hosted.declared.limiter, MinSize):
+            items = debt.reported[0] - debt.reported[1]
+            debt.floor = lent.floor if lent.floor < items else f.UNLIMITED  # without slack every change counts
+            debt.reported = None if lent.back else debt.reported
+            return
         if lent.back:
             counters[f.INSERT_CREDIT] = min(0, int(counters[f.INSERT_CREDIT]))
         if lent.amount:

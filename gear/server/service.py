@@ -18,15 +18,17 @@ import zmq
 
 from gear.batch import Selection
 from gear.errors import GearError, ProtocolError
-from gear.server.budget import Budget
+from gear.server.budget import MemoryBudget
 from gear.server.bulk import Bulk, Send
 from gear.server.clients import Client, Clients
 from gear.server.latency import Latencies, clock, count
+from gear.server.later import Later, deadline_of
 from gear.server.lending import Lending
 from gear.server.spread import Spread
 from gear.server.tables import Hosted, Place, Tables
 from gear.server.weights import Weights
 from gear.storage import listing
+from gear.storage.budget import Budget
 from gear.storage.layout import Grant
 from gear.storage.queue import CommitDone
 from gear.transport import messages as m
@@ -66,13 +68,12 @@ class Service:
         token: str,
         heartbeat: float,
     ) -> None:
-        budget = Budget(place.memory)
+        budget = MemoryBudget(place.memory)
         self.tables = Tables(place, budget, wake)
         self.lending = Lending(place, self.tables, self._send, token, heartbeat)
         self.tables.adopt, self.tables.forget = self.lending.adopt, self.lending.forget
         self._clients, self._transmit, self._about = clients, send, about
         self._bulk = Bulk(self._send, self._refuse, wake)
-        self._spread = Spread(self._send, self._refuse, self._bulk)
         self._weights = Weights(budget, self._send, self._refuse)
         self._handlers: dict[type, Callable[[Client, int, Any, list[Buffer]], None]] = {
             m.Attach: self._attach,
@@ -85,6 +86,7 @@ class Service:
             m.Commit: self._commit,
             m.Withdraw: self._withdraw,
             m.Select: self._select,
+            m.Pick: self._pick,
             m.Hold: self._hold,
             m.Update: self._update,
             m.Reset: self._reset,
@@ -96,14 +98,11 @@ class Service:
             m.Scan: self._scan,
             m.Insert: self._insert,
             m.Collect: self._collect,
-            m.DropHidden: self._drop_hidden,
-            m.Draw: self._draw,
-            m.Credit: self._credit,
-            m.Await: self._await,
-            m.Account: self._account,
             m.Acknowledge: self._acknowledge,
             **self._weights.handlers,
+            **Later(self._row, self._send, self._refuse).handlers(),
         }
+        self._handlers |= Spread(self._send, self._refuse, self._bulk, self.tables, self.lending).handlers(self._row)
         self._latencies = Latencies(list(self._handlers))
         self._rows = self._latencies.rows
         self._asking: Client | None = None  # whose request is being handled, until it is answered
@@ -209,7 +208,7 @@ class Service:
         self._weights.expire(now)
         for hosted in self.tables:
             hosted.queue.expire(now)
-            if hosted.queue.copying:
+            if hosted.queue.copying or hosted.stored.growing.expire(time.time()):
                 hosted.queue.advance()
             if hosted.stored.pins.next_expiry <= time.time():
                 self._revoke(hosted, hosted.stored.pins.expire(time.time()))
@@ -228,7 +227,8 @@ class Service:
         if fetches is not None:
             due.append(fetches - now)
         for hosted in self.tables:
-            deadline, expiry = hosted.queue.next_deadline(), hosted.stored.pins.next_expiry
+            deadline = hosted.queue.next_deadline()
+            expiry = min(hosted.stored.pins.next_expiry, hosted.stored.growing.next_expiry)
             if deadline is not None and deadline != float("inf"):
                 due.append(deadline - now)
             if expiry != float("inf"):
@@ -296,10 +296,6 @@ class Service:
 
         self.tables.create(body.table, body.hidden, made)
 
-    def _drop_hidden(self, client: Client, request: int, body: m.DropHidden, parts: list[Buffer]) -> None:
-        self.tables.drop_hidden(body.table)
-        self._send(client, request, m.Done(), _NOTHING)
-
     def _open_table(self, client: Client, request: int, body: m.OpenTable, parts: list[Buffer]) -> None:
         self._opened(client, request, self.tables.find(body.name))
 
@@ -326,7 +322,7 @@ class Service:
             else:
                 self._send(client, request, m.Granted(), _frames(result))
 
-        hosted.queue.allocate(row, body.blocks, body.slots, _deadline(body.timeout), done)
+        hosted.queue.allocate(row, body.blocks, body.slots, deadline_of(body.timeout), done)
 
     def _give_back(self, client: Client, request: int, body: m.GiveBack, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)
@@ -367,7 +363,7 @@ class Service:
         hosted, row = self._row(client, body.table)
         shape, consumer = body.shape, hosted.stored.table.consumer(body.consumer)
         if shape is not None:
-            self._bulk.plan(hosted, shape, body.size)
+            self._bulk.check(hosted, shape, body.size)
 
         def done(result: Selection | GearError) -> None:
             if isinstance(result, GearError):
@@ -376,7 +372,12 @@ class Service:
                 answer = m.Selected(result.pin, result.parties, result.smallest, result.deadline)
                 self._bulk.selected(client, request, hosted, row, shape, result, answer)
 
-        hosted.queue.select(row, body.size, body.parties, body.ttl, _deadline(body.timeout), done, consumer)
+        which = body.which
+        if which >= len(hosted.stored.layout.sets):
+            raise ProtocolError(f"Select: table {hosted.name!r} has no set of items number {which}")
+        reach, budget = (body.before, body.after), Budget(body.steps, body.alone) if body.steps else None
+        deadline = deadline_of(body.timeout)
+        hosted.queue.select(row, body.size, body.parties, body.ttl, deadline, done, which, reach, budget, consumer)
 
     def _acknowledge(self, client: Client, request: int, body: m.Acknowledge, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)
@@ -386,17 +387,12 @@ class Service:
         hosted.queue.advance()
         self._send(client, request, m.Acknowledged(), [outcomes.tobytes()])
 
-    def _draw(self, client: Client, request: int, body: m.Draw, parts: list[Buffer]) -> None:
-        self._spread.draw(client, request, body, *self._row(client, body.table))
-
-    def _credit(self, client: Client, request: int, body: m.Credit, parts: list[Buffer]) -> None:
-        self._spread.credit(client, request, body, *self._row(client, body.table))
-
-    def _await(self, client: Client, request: int, body: m.Await, parts: list[Buffer]) -> None:
-        self._spread.wait(client, request, body, *self._row(client, body.table))
-
-    def _account(self, client: Client, request: int, body: m.Account, parts: list[Buffer]) -> None:
-        self._send(client, request, self.lending.account(client, body), _NOTHING)
+    def _pick(self, client: Client, request: int, body: m.Pick, parts: list[Buffer]) -> None:
+        hosted, row = self._row(client, body.table)
+        ids = wire.array(parts[1], np.int64, m.MAX_ITEMS, "Pick ids")
+        picked = hosted.stored.pick(row, ids, body.parties, body.ttl, (body.before, body.after))
+        answer = m.Selected(picked.pin, picked.parties, picked.smallest, picked.deadline)
+        self._bulk.selected(client, request, hosted, row, None, picked, answer)
 
     def _hold(self, client: Client, request: int, body: m.Hold, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)
@@ -450,10 +446,6 @@ class Service:
                 hosted.name: hosted.stored.info() | hosted.queue.info() for hosted in self.tables if not hosted.hidden
             },
         }
-
-
-def _deadline(timeout: float | None) -> float:
-    return float("inf") if timeout is None else time.monotonic() + timeout
 
 
 def _frames(grant: Grant) -> list[bytes]:

@@ -6,6 +6,7 @@ serves until SIGTERM. It outlives its supervisor. No message, whatever is in it,
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import logging
 import os
@@ -285,6 +286,9 @@ class Shard:
         signal.set_wakeup_fd(-1)
         self._clients.close()
         runtime.clear(self._directory, self._options.discard)
+        if self._options.shards > 1:
+            with contextlib.suppress(OSError):  # others are still there, or what is to be kept
+                self._directory.parent.rmdir()
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gear.errors import GearError
 from gear.transport import messages as m
@@ -16,7 +16,11 @@ from gear.transport import messages as m
 if TYPE_CHECKING:
     from gear.server.bulk import Bulk, Send
     from gear.server.clients import Client
-    from gear.server.tables import Hosted
+    from gear.server.lending import Lending
+    from gear.server.tables import Hosted, Tables
+    from gear.transport.channel import Buffer
+
+    Handler = Callable[[Client, int, Any, list[Buffer]], None]
 
 
 class Spread:
@@ -26,16 +30,45 @@ class Spread:
     ----------
     send, refuse : see `bulk.Bulk`.
     bulk : for rows that come along.
+    tables, lending : of the shard.
     """
 
-    def __init__(self, send: Send, refuse: Callable[[Client, int, GearError], None], bulk: Bulk) -> None:
+    def __init__(
+        self,
+        send: Send,
+        refuse: Callable[[Client, int, GearError], None],
+        bulk: Bulk,
+        tables: Tables,
+        lending: Lending,
+    ) -> None:
         self._send, self._refuse, self._bulk = send, refuse, bulk
+        self._tables, self._lending = tables, lending
+
+    def handlers(self, place: Callable[[Client, int], tuple[Hosted, int]]) -> dict[type, Handler]:
+        """What `Service` does with the messages of this file; `place` finds a table and the client's number in it."""
+
+        def of(do: Callable[[Client, int, Any, Hosted, int], None]) -> Handler:
+            return lambda client, request, body, parts: do(client, request, body, *place(client, body.table))
+
+        return {
+            m.Draw: of(self.draw), m.Credit: of(self.credit), m.Await: of(self.wait),
+            m.DropHidden: self.drop, m.Account: self.account,
+        }  # fmt: skip
+
+    def drop(self, client: Client, request: int, body: m.DropHidden, parts: list[Buffer]) -> None:
+        """Drop the part of a table that was not created everywhere."""
+        self._tables.drop_hidden(body.table)
+        self._send(client, request, m.Done(), [])
+
+    def account(self, client: Client, request: int, body: m.Account, parts: list[Buffer]) -> None:
+        """Take in what another shard reports."""
+        self._send(client, request, self._lending.account(client, body), [])
 
     def draw(self, client: Client, request: int, body: m.Draw, hosted: Hosted, row: int) -> None:
         """Draw up to so many items now."""
         if body.shape is not None and body.size:
-            self._bulk.plan(hosted, body.shape, body.size)
-        drawn = hosted.queue.select_now(row, body.size, body.parties, body.ttl)
+            self._bulk.check(hosted, body.shape, body.size)
+        drawn = hosted.queue.select_now(row, body.size, body.parties, body.ttl, (body.before, body.after))
         answer = m.Selected(drawn.pin, drawn.parties, 1.0, drawn.deadline)
         answer.mass, answer.items, answer.smallest = hosted.stored.mass()
         self._bulk.selected(client, request, hosted, row, body.shape, drawn, answer)

@@ -16,14 +16,14 @@ from gear import schema
 from gear.errors import DeviceError, GearError, InsufficientMemory, ProtocolError, SchemaError, TableMismatch
 from gear.parts import holders, is_spread, part
 from gear.query import Plan
-from gear.server.budget import Budget
+from gear.server.budget import MemoryBudget
 from gear.server.clients import Client
 from gear.storage.arrival import Places
 from gear.storage.layout import Layout
 from gear.storage.memory import size_text
 from gear.storage.queue import RequestQueue
 from gear.storage.table import StoredTable
-from gear.transport.inproc import table_not_found
+from gear.transport.base import table_not_found
 from gear.transport.messages import Shape
 
 logger = logging.getLogger(__name__)
@@ -100,13 +100,13 @@ class Tables:
     Parameters
     ----------
     place : Place
-    budget : Budget
+    budget : MemoryBudget
         What they may take.
     wake : () -> None
         Called from another thread when `finish` has something to do.
     """
 
-    def __init__(self, place: Place, budget: Budget, wake: Callable[[], None]) -> None:
+    def __init__(self, place: Place, budget: MemoryBudget, wake: Callable[[], None]) -> None:
         self._place, self._budget, self._wake = place, budget, wake
         budget.taken_by(lambda: self.nbytes)
         self._by_index: dict[int, Hosted] = {}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gear.kernels import host
+from gear.kernels import host, host_views
 from gear.kernels.compile import compile_lock, is_cached
 from gear.schema import Column, Groups, Prioritized, Step, Steps, Table, Whole
 from gear.storage import draw, listing
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 
 TABLE = Table(
     "warm",
-    (Column("x"),),
+    (Column("x"), Column("y", late=True), Column("z", per="trajectory", late=True)),
     Steps(8),
     item=Step(0),
     sampler=Prioritized(),
     remover=Prioritized(),
     max_times_sampled=1000,
     block_steps=1,
+    requirements=(("y",),),
 )
 
 
@@ -46,23 +47,30 @@ def warm() -> None:
         given = np.array([1.0])
         for slot, block, flags in zip(grant.slots, grant.blocks, (BEGIN | END, BEGIN), strict=True):
             entry = np.zeros(1, COMMIT_ENTRY)
-            entry[0] = (len(results) + 1, slot, 1, 1, flags, 1, 0)
+            entry[0] = (len(results) + 1, slot, 1, 1, flags, 1, 0, 0)
             queue.commit(client, entry, np.array([block], np.int32), given.copy(), results.append)
         queue.allocate(client, 1, 1, time.monotonic() + 60, results.append)
         spare = stored.lease(client, 1, 0)
         stored.give_back(client, spare.blocks, spare.slots)
     with compile_lock():
         host.run_all()
+        host_views.load()
         deadline = time.monotonic() + 60
         queue.select(client, 1, 1, 60.0, deadline, results.append)
         queue.select(client, 1, 1, 0.0, deadline, results.append)
         selection = results[3]
         stored.update(selection.ids, given)  # type: ignore[attr-defined]
         stored.pins.release(client, selection.pin, True)  # type: ignore[attr-defined]
+        picked = stored.pick(client, selection.ids.copy(), 1, 60.0, (1, 1))  # type: ignore[attr-defined]
+        stored.pins.release(client, picked.pin, True)
         stored.pins.expire(time.time() + 1)
-        bool(stored.drawable)
+        bool(stored.drawable())
         stored.mass()
         listing.scan(stored, b"", 1)
+        late = {"y": bytes(4), "z": bytes(4)}
+        stored.fill(selection.ids, np.ones(1, np.int64), late)  # type: ignore[attr-defined]
+        stored.set_version(1)
+        _grow(stored, client)
         stored.reclaim()
         stored.fence(client)
         stored.reset()
@@ -80,14 +88,25 @@ def _served() -> list[object]:
     queue, client = RequestQueue(stored), stored.attach(bytes(16))
     results: list[object] = []
     grant, entry = stored.lease(client, 1, 1), np.zeros(1, COMMIT_ENTRY)
-    entry[0] = (1, grant.slots[0], 1, 1, BEGIN | END, 0, 0)
+    entry[0] = (1, grant.slots[0], 1, 1, BEGIN | END, 0, 0, 0)
     queue.commit(client, entry, grant.blocks, np.empty(0), results.append)
     claims.restart(np.array([grant.slots[0]], np.int64))
-    queue.select(client, 1, 1, 60.0, time.monotonic() + 60, results.append, 0)
+    queue.select(client, 1, 1, 60.0, time.monotonic() + 60, results.append, consumer=0)
     stored.suspend(client)
     stored.resume(client)
     stored.acknowledge(client, 0, results[-1].ids)  # type: ignore[attr-defined]
     return results
+
+
+def _grow(stored: StoredTable, client: int) -> None:
+    """Run every operation of open trajectories."""
+    growing = stored.growing
+    name = growing.open(client, b"", -1)
+    assert isinstance(name, int)
+    growing.append(client, name, 0, 1, {"x": bytes(4)})
+    growing.seal(client, name, True, {"x": bytes(4)}, b"", np.empty(0))
+    growing.open(client, b"", -1)
+    growing.expire(time.time() + 2 * stored.table.open_ttl)
 
 
 @contextlib.contextmanager
@@ -108,6 +127,7 @@ def _second_compiler() -> Iterator[None]:
 def _warm_draws() -> None:
     """What needs no commit; without the lock, which the process that waits for this one holds."""
     host.run_all()
+    host_views.run_all()
     stored = StoredTable(TABLE)
     stored.select(stored.attach(bytes(16)), 1, 1, 60.0)
     stored.update(np.zeros(1, np.int64), np.ones(1))

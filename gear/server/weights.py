@@ -30,7 +30,7 @@ from gear.transport.pieces import split
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from gear.server.budget import Budget
+    from gear.server.budget import MemoryBudget
     from gear.transport.channel import Buffer
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class Weights:
     send, refuse : see `bulk`.
     """
 
-    def __init__(self, budget: Budget, send: Send, refuse: Refuse) -> None:
+    def __init__(self, budget: MemoryBudget, send: Send, refuse: Refuse) -> None:
         self._budget, self._send, self._refuse = budget, send, refuse
         budget.taken_by(lambda: self.nbytes)
         self._latest: dict[str, _Version] = {}
@@ -95,7 +95,7 @@ class Weights:
         self.handlers: dict[type, Callable[[Client, int, Any, list[Buffer]], None]] = {
             m.Publish: self._publish,
             m.Store: self._store,
-            m.Seal: self._seal,
+            m.Install: self._seal,
             m.Fetch: self._fetch,
             m.Read: self._read,
             m.Discard: self._discard,
@@ -191,14 +191,16 @@ class Weights:
         upload.pieces[body.offset] = len(part)
         self._send(client, request, m.Done(), [])
 
-    def _seal(self, client: Client, request: int, body: m.Seal, parts: list[Buffer]) -> None:
+    def _seal(self, client: Client, request: int, body: m.Install, parts: list[Buffer]) -> None:
         upload = self._uploads.get(body.ticket)
         if upload is None or upload.client is not client:
-            raise ProtocolError(f"Seal: nothing is being published under ticket {body.ticket}; publish again")
+            raise ProtocolError(f"Install: nothing is being published under ticket {body.ticket}; publish again")
         del self._uploads[body.ticket]
         came = sum(upload.pieces.values())
         if came != len(upload.version.memory):
-            raise ProtocolError(f"Seal: expected {len(upload.version.memory)} bytes, {came} have come; publish again")
+            raise ProtocolError(
+                f"Install: expected {len(upload.version.memory)} bytes, {came} have come; publish again"
+            )
         self._replace(client, request, upload.version)
 
     def _replace(self, client: Client, request: int, version: _Version) -> None:

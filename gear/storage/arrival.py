@@ -41,6 +41,8 @@ class Places:
             segment[base + p.offset :][: layout.slots * p.stride].reshape(layout.slots, p.stride)[:, : p.width]
             for p in layout.per_trajectory
         ]
+        if layout.table.versioned:  # it travels as if it were one of them
+            self.values.append(layout.view(segment, "versions")[:, None].view(np.uint8))
         self.width = sum(column.shape[1] for column in self.values)
 
 
@@ -112,7 +114,10 @@ class Arrival:
         """Rows of each entry's trajectory before it and after it, int64[N] each, if they can be."""
         longest = self._stored.layout.max_length
         before, length = entries["before"].astype(np.int64), entries["length"].astype(np.int64)
-        if (before < 0).any() or (length < 0).any() or before[begins].any():
+        before[begins & (entries["flags"] & f.CONTINUES != 0)] = (
+            0  # there it says where in its trajectory a piece begins
+        )
+        if (entries["before"] < 0).any() or (length < 0).any() or before[begins].any():
             raise ProtocolError(f"{self._name}: an entry's length can not be; nothing of the message was applied")
         late = np.flatnonzero(before + length > longest)
         if len(late):
@@ -189,7 +194,7 @@ class Arrival:
         for column, width in zip(self._places.values, self._widths(), strict=True):
             column[slots] = self._values[: len(slots), width]
         self._names.update(zip(entries["slot"].tolist(), handles.tolist(), strict=True))
-        entries["before"] = 0
+        entries["before"][entries["flags"] & f.BEGIN == 0] = 0
         priorities = self._priorities[: int(entries["priorities"].sum(dtype=np.int64))]
         self._landing = entries, blocks.copy(), priorities.copy()
         self._advance(n, len(slots), len(priorities))
@@ -217,7 +222,7 @@ class Arrival:
             handle, flags, added = int(entry["slot"]), int(entry["flags"]), int(self._added[k])
             mine = blocks[at : at + added].tolist()
             at += added
-            before, length = int(entry["before"]), int(entry["length"])
+            before, length = 0 if flags & f.BEGIN else int(entry["before"]), int(entry["length"])
             if flags & f.BEGIN:
                 slot, tail = int(slots[begun]), -1
                 begun += 1

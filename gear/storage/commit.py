@@ -10,15 +10,17 @@ from __future__ import annotations
 import numpy as np
 
 from gear.kernels.compile import fence, kernel
-from gear.selection.limiter import insert_allowed
 from gear.selection.prioritized import LARGEST
 from gear.storage import fields as f
 from gear.storage.directory import float64s, int32s, int64s
 from gear.storage.evict import evict, unpin
 from gear.storage.items import item_count
+from gear.storage.passing import insert_passes
+from gear.storage.publish import publish
 from gear.storage.remover import add_to_remover
-from gear.storage.room import make_room, passed
-from gear.storage.sampler import publish
+from gear.storage.room import make_room
+from gear.storage.seams import join_pieces
+from gear.storage.versions import expire_if_stale
 
 ALL_FLAGS = f.TERMINATED | f.HAS_FINAL | f.CONTINUED | f.CONTINUES | f.END | f.BEGIN
 
@@ -140,7 +142,6 @@ def apply(segment, params, client, client_key, entries, named, priorities, lost)
     blocks named by them, priorities named by them, slots lost).
     """
     counters = int64s(segment, params, f.R_COUNTERS)
-    floats = float64s(segment, params, f.R_FLOATS)
     slots = int64s(segment, params, f.R_SLOTS)
     clients = int64s(segment, params, f.R_CLIENTS)
     mine = client * f.CLIENT_FIELDS
@@ -160,20 +161,7 @@ def apply(segment, params, client, client_key, entries, named, priorities, lost)
         items_before = np.int64(0) if begin else slots[at + f.ITEMS]
         items_after = max(items_before, item_count(params, before + length, end))
         if not gone:
-            if items_after == items_before:
-                allowed = True
-            elif params[f.P_SPREAD] != 0:
-                allowed = counters[f.INSERT_CREDIT] > 0
-            else:
-                allowed = insert_allowed(
-                    counters[f.INSERTED_ITEMS],
-                    counters[f.DELETED_ITEMS],
-                    passed(params, counters),
-                    params[f.P_RATIO] != 0,
-                    params[f.P_MIN_SIZE],
-                    floats[f.RATIO],
-                    floats[f.HIGH],
-                )
+            allowed = items_after == items_before or insert_passes(segment, params)
             trajectories = 1 if begin else 0
             if not allowed or not make_room(segment, params, -1 if begin else slot, length, trajectories, added):
                 return i, k_block, k_priority, n_lost
@@ -181,7 +169,7 @@ def apply(segment, params, client, client_key, entries, named, priorities, lost)
         clients[mine + f.LEASED_BLOCKS] -= added
         counters[f.INSERTED_STEPS] += length
         if gone:
-            _link(segment, params, slot, False, before, added, named[k_block : k_block + added])
+            link(segment, params, slot, False, before, added, named[k_block : k_block + added])
             slots[at + f.CURSOR] += added
             counters[f.HELD_BLOCKS] += added
             counters[f.EVICTED_STEPS] += length
@@ -192,29 +180,18 @@ def apply(segment, params, client, client_key, entries, named, priorities, lost)
                 slots[at + f.WRITER] = -1
                 unpin(segment, params, slot)
         else:
-            _link(segment, params, slot, begin, before, added, named[k_block : k_block + added])
+            link(segment, params, slot, begin, before, added, named[k_block : k_block + added])
             if begin:
                 counters[f.LEASED_SLOT_COUNT] -= 1
                 clients[mine + f.LEASED_SLOTS] -= 1
-                counters[f.USED_SLOTS] += 1
-                counters[f.STORED] += 1
-                counters[f.INSERTED] += 1
-                slots[at + f.ORDER] = counters[f.INSERTED]
+                enlist(segment, params, slot)
                 slots[at + f.CLIENT] = client_key
-                slots[at + f.FLAGS] = 0
-                slots[at + f.GONE] = 0
-                slots[at + f.CURSOR], slots[at + f.CURSOR_BLOCK] = 0, slots[at + f.FIRST]
-                slots[at + f.PINS] = 1  # the writer's own, until it ends
-                slots[at + f.OLDER] = counters[f.NEWEST]
-                slots[at + f.NEWER] = -1
-                if counters[f.NEWEST] >= 0:
-                    slots[counters[f.NEWEST] * f.SLOT_FIELDS + f.NEWER] = slot
-                else:
-                    counters[f.OLDEST] = slot
-                counters[f.NEWEST] = slot
+                join_pieces(segment, params, slot, entry.follows, entry.before if flags & f.CONTINUES else 0)
             counters[f.USED_BLOCKS] += added
             counters[f.STORED_STEPS] += length
             slots[at + f.LENGTH] = before + length
+            if end and not begin:  # who reads meanwhile and sees how it ended also sees how long it is
+                fence()
             slots[at + f.ITEMS] = items_after
             slots[at + f.FLAGS] |= flags & (f.TERMINATED | f.HAS_FINAL | f.CONTINUED | f.CONTINUES)
             slots[at + f.SEQUENCE] = entry.sequence
@@ -227,7 +204,8 @@ def apply(segment, params, client, client_key, entries, named, priorities, lost)
             if params[f.P_SPREAD] != 0:
                 counters[f.INSERT_CREDIT] -= items_after - items_before
             if end:
-                _let_go(segment, params, slot)
+                let_go(segment, params, slot)
+                expire_if_stale(segment, params, slot)
         fence()
         clients[mine + f.COMMITTED] = entry.sequence
         k_block += added
@@ -236,7 +214,47 @@ def apply(segment, params, client, client_key, entries, named, priorities, lost)
 
 
 @kernel
-def _link(segment, params, slot, begin, before, added, named):
+def enlist(segment, params, slot):
+    """A slot whose first block is linked becomes the newest trajectory; its rows are published by its state."""
+    counters = int64s(segment, params, f.R_COUNTERS)
+    slots = int64s(segment, params, f.R_SLOTS)
+    at = slot * f.SLOT_FIELDS
+    counters[f.USED_SLOTS] += 1
+    counters[f.STORED] += 1
+    counters[f.INSERTED] += 1
+    slots[at + f.ORDER] = counters[f.INSERTED]
+    slots[at + f.FLAGS] = 0
+    slots[at + f.GONE] = 0
+    slots[at + f.CURSOR], slots[at + f.CURSOR_BLOCK] = 0, slots[at + f.FIRST]
+    slots[at + f.PINS] = 1  # the writer's own, until it ends
+    slots[at + f.OLDER] = counters[f.NEWEST]
+    slots[at + f.NEWER] = -1
+    if counters[f.NEWEST] >= 0:
+        slots[counters[f.NEWEST] * f.SLOT_FIELDS + f.NEWER] = slot
+    else:
+        counters[f.OLDEST] = slot
+    counters[f.NEWEST] = slot
+    version = np.int64(0)
+    if params[f.P_VERSIONED] != 0:
+        versions = int64s(segment, params, f.R_VERSIONS)
+        if versions[slot] < 0:  # the writer did not say
+            versions[slot] = counters[f.VERSION]
+        version = versions[slot]
+    if params[f.P_LATE] != 0:
+        int64s(segment, params, f.R_LATE)[slot * f.LATE_FIELDS + f.LATE_BITS] = 0
+    keys = float64s(segment, params, f.R_SLOT_KEYS)
+    if keys.shape[0] > 0:
+        order = slots[at + f.ORDER]
+        stamps = int64s(segment, params, f.R_SLOT_STAMPS)
+        keys[slot], stamps[slot] = 0.0, order
+        if params[f.P_SAMPLER] == f.LIFO:
+            keys[slot] = float(order)
+        elif params[f.P_SAMPLER] == f.FRESH:
+            keys[slot] = float(version)
+
+
+@kernel
+def link(segment, params, slot, begin, before, added, named):
     """Append leased blocks to the slot's chain; they belong to the slot from now on."""
     blocks = int32s(segment, params, f.R_BLOCKS)
     slots = int64s(segment, params, f.R_SLOTS)
@@ -275,11 +293,11 @@ def close_open(segment, params, slot):
     publish(segment, params, slot, before, after, np.empty(0), 0, 0)
     counters[f.ITEM_COUNT] += after - before
     counters[f.INSERTED_ITEMS] += after - before
-    _let_go(segment, params, slot)
+    let_go(segment, params, slot)
 
 
 @kernel
-def _let_go(segment, params, slot):
+def let_go(segment, params, slot):
     """The writer of a slot that was just closed lets go; a trajectory used up while it was open leaves now."""
     slots = int64s(segment, params, f.R_SLOTS)
     at = slot * f.SLOT_FIELDS

@@ -50,6 +50,11 @@ class Credits:
     def __len__(self) -> int:
         return len(self._requests)
 
+    @property
+    def any(self) -> bool:
+        """Whether anything waits, for credit or for items."""
+        return bool(self._requests or self._awaiting)
+
     def request(self, client: int, amount: int, parties: int, ttl: float, deadline: float, done: Done) -> None:
         """Gather credit for `amount` samples; `done` gets (pin, deadline of the pin) or an error.
 
@@ -69,7 +74,7 @@ class Credits:
     def serve(self) -> bool:
         """Serve what can be served now; whether anything moved."""
         moved = False
-        if self._awaiting and self._stored.drawable:
+        if self._awaiting and self._stored.drawable():
             items = int(self._stored.counters[f.LIVE_ITEMS])
             over = [request for request in self._awaiting if not request[1] or request[1] < items]
             self._awaiting = [request for request in self._awaiting if request[1] and request[1] >= items]

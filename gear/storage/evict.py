@@ -12,8 +12,9 @@ from gear.storage import fields as f
 from gear.storage.blocks import free_block, free_slot
 from gear.storage.directory import int32s, int64s
 from gear.storage.mates import part
+from gear.storage.publish import withdraw
 from gear.storage.remover import take_from_remover
-from gear.storage.sampler import withdraw
+from gear.storage.seams import part_pieces
 
 
 @kernel
@@ -23,6 +24,7 @@ def free_chain(segment, params, slot):
     blocks = int32s(segment, params, f.R_BLOCKS)
     slots = int64s(segment, params, f.R_SLOTS)
     ring = int32s(segment, params, f.R_FREE_BLOCKS)
+    part_pieces(segment, params, slot)
     block = slots[slot * f.SLOT_FIELDS + f.FIRST]
     while block >= 0:
         following = np.int64(blocks[block * f.BLOCK_FIELDS + f.NEXT])

@@ -6,9 +6,49 @@ lies; the block records that gather kernels read too are defined beside those ke
 
 from __future__ import annotations
 
-from gear.kernels.records import BLOCK_FIELDS, FAN, GENERATION, NEXT, ORDINAL, OWNER, PREVIOUS, SLOT
+from gear.kernels.records import (
+    BASE,
+    BEGIN,
+    BLOCK_FIELDS,
+    CLIENT,
+    CONTINUED,
+    CONTINUES,
+    CURSOR,
+    CURSOR_BLOCK,
+    END,
+    FAN,
+    FIRST,
+    FLAGS,
+    GENERATION,
+    GONE,
+    HAS_FINAL,
+    ITEMS,
+    LAST,
+    LENGTH,
+    NEWER,
+    NEXT,
+    OLDER,
+    ORDER,
+    ORDINAL,
+    OWNER,
+    PINS,
+    PREDECESSOR,
+    PREVIOUS,
+    SEQUENCE,
+    SLOT,
+    SLOT_FIELDS,
+    STATE,
+    SUCCESSOR,
+    TERMINATED,
+    WRITER,
+)
 
-__all__ = ["BLOCK_FIELDS", "FAN", "GENERATION", "NEXT", "ORDINAL", "OWNER", "PREVIOUS", "SLOT"]
+__all__ = [
+    "BASE", "BEGIN", "BLOCK_FIELDS", "CLIENT", "CONTINUED", "CONTINUES", "CURSOR", "CURSOR_BLOCK", "END", "FAN",
+    "FIRST", "FLAGS", "GENERATION", "GONE", "HAS_FINAL", "ITEMS", "LAST", "LENGTH", "NEWER", "NEXT", "OLDER", "ORDER",
+    "ORDINAL", "OWNER", "PINS", "PREDECESSOR", "PREVIOUS", "SEQUENCE", "SLOT", "SLOT_FIELDS", "STATE", "SUCCESSOR",
+    "TERMINATED", "WRITER",
+]  # fmt: skip
 
 ID_TABLE_SHIFT, ID_SHARD_SHIFT, ID_LOW_BITS = 55, 47, 47
 """An id is table (8 bits), shard (8), generation and row (47 together), most significant first."""
@@ -16,22 +56,31 @@ ID_TABLE_SHIFT, ID_SHARD_SHIFT, ID_LOW_BITS = 55, 47, 47
 MAX_CLIENTS = 4096
 """Client entries a segment remembers for exactly-once inserts."""
 
-SLOT_FIELDS, CLIENT_FIELDS, COUNTERS, FLOATS = 16, 8, 64, 16
+CLIENT_FIELDS, COUNTERS, FLOATS = 8, 64, 16
 
-# Fields of a slot record, int64[SLOT_FIELDS].
-(
-    STATE, FIRST, LAST, LENGTH, FLAGS, ITEMS, WRITER, SEQUENCE,
-    ORDER, PINS, CLIENT, CURSOR_BLOCK, OLDER, NEWER, GONE, CURSOR,
-) = range(SLOT_FIELDS)  # fmt: skip
-
-# CURSOR: where ordered draws of items that are used up go on, and CURSOR_BLOCK a block near it; every item before it
-# (`Lifo`: from it on) is used up. Of an evicted slot CURSOR is the number of its blocks.
+# Of a slot record, CURSOR: where ordered draws of items that are used up go on, and CURSOR_BLOCK a block near it; every
+# item before it (`Lifo`: from it on) is used up. Of an evicted slot CURSOR is the number of its blocks.
 
 # States of a slot. OPEN: rows are published, more may follow. EVICTED: out of the table, still pinned.
 FREE, LEASED, OPEN, CLOSED, EVICTED = range(5)
 
-# Flags of a slot and of a commit entry. CONTINUED / CONTINUES: a piece of a trajectory split at max_length.
-TERMINATED, HAS_FINAL, CONTINUED, CONTINUES, END, BEGIN = 1, 2, 4, 8, 16, 32
+TABLE = -2
+"""WRITER of an open trajectory that belongs to the table: no client's death ends it."""
+
+TOUCHED = SEQUENCE
+"""Of such a trajectory: the time of its last append, `time.time_ns()`."""
+
+MAX_SETS = 10
+"""Sets of items with a sampler structure of their own: all, those of 8 requirements, those with open trajectories."""
+
+LATE_FIELDS = 2
+# Fields of a slot's late record, int64[LATE_FIELDS]: a bit for each late column that is there; how often its rows
+# changed, odd while they are being written.
+LATE_BITS, LATE_CHANGES = range(LATE_FIELDS)
+
+# Flags of a slot only: STALE_NOW, it left the table because it was too old; DESCRIBED, the per-trajectory columns of an
+# open trajectory of the table are given.
+STALE_NOW, DESCRIBED = 64, 128
 
 # Fields of a client record, int64[CLIENT_FIELDS]: identity (128 bits), last committed sequence, leases.
 ID_HIGH, ID_LOW, COMMITTED, KNOWN, LEASED_BLOCKS, LEASED_SLOTS = range(6)
@@ -39,22 +88,29 @@ ID_HIGH, ID_LOW, COMMITTED, KNOWN, LEASED_BLOCKS, LEASED_SLOTS = range(6)
 # Items, samplers (and removers) and capacities as kernels see them.
 WHOLE, STEP, WINDOW = range(3)
 INSIDE, TAIL, HEAD = range(3)
-UNIFORM, PRIORITIZED, FIFO, LIFO, MAX_HEAP, MIN_HEAP, EPOCHS = range(7)
+UNIFORM, PRIORITIZED, FIFO, LIFO, MAX_HEAP, MIN_HEAP, EPOCHS, FRESH = range(8)
 STEPS, TRAJECTORIES, BYTES = range(3)
 
 PARAMS = (
     "table", "shard", "row_bits", "block_steps", "block_bytes", "blocks", "slots", "reserve_blocks",
     "reserve_slots", "generations", "item", "length", "stride", "edge", "step_n", "items_per_block",
     "sampler", "remover", "capacity_kind", "capacity", "max_length", "min_size", "ratio", "max_times", "seed",
-    "over", "distinct", "most", "spread", "items", "consumers", "leaving", "grouped",
+    "over", "distinct", "most", "spread", "sets", "set", "needs", "with_open", "by_slot", "late", "versioned",
+    "max_staleness", "budget", "eta", "items", "consumers", "leaving", "grouped",
 )  # fmt: skip
-"""Names of the scalars at the head of `Layout.params`, in order."""
+"""Names of the scalars at the head of `Layout.params`, in order.
+
+`params` holds one such head, with the regions behind it, for each set of items. All share everything but the
+sampler's structure and counters; the heads of the others tell `set`, `needs` (bits of the late columns that must be
+there), `with_open` and `by_slot` (the structure is a heap of slots) apart.
+"""
 
 REGIONS = (
     "counters", "floats", "clients", "blocks", "slots", "free_blocks", "free_slots", "live", "position",
     "starts", "tree", "mins", "raw", "times", "remover_live", "remover_position",
     "remover_starts", "remover_tree", "remover_mins", "stamps", "remover_keys", "remover_stamps", "arena",
-    "trajectories", "lines", "links", "claims", "acks", "units", "mates",
+    "trajectories", "late", "versions", "slot_keys", "slot_stamps", "lines", "links", "claims", "acks", "units",
+    "mates",
 )  # fmt: skip
 """Regions behind the scalars, each as (offset, bytes)."""
 
@@ -66,12 +122,16 @@ REGIONS = (
     INSERTED, INSERTED_STEPS, EVICTED_COUNT, EVICTED_STEPS, EVICTED_EARLY, CONSUMED,
     DRAWS, REMOVER_DRAWS, OLDEST, NEWEST, LIVE_UNITS, LIVE_ITEMS, MOST_PER_UNIT, REMOVER_LIVE,
     UPDATED, STALE, HELD_SLOTS, STAMP, EPOCH, EPOCH_DRAWN, DRAWN_STEPS, INSERT_CREDIT, CREDITED,
-) = range(40)  # fmt: skip
+    VERSION, EXPIRED, EXPIRED_STEPS, RETURNED_ITEMS, FILLED, STALE_FILLS,
+    OPENED, OPENED_STEPS, OPENED_BLOCKS, OPEN_DROPPED,
+) = range(50)  # fmt: skip
 
 # LIVE_ITEMS: items that can be drawn now; not counted where `Prioritized` may draw an item twice.
 # LIVE_UNITS: entries of the list of blocks (or slots) that `Uniform` draws from.
 # INSERT_CREDIT: items that may still be inserted, lent by the home of a table that lies on several shards.
 # CREDITED: of the home, samples promised or delivered by all shards.
+# In a set of its own (LIVE_UNITS with `by_slot`: slots in the heap) only these, EPOCH*, MOST_PER_UNIT and DRAWS count.
+# RETURNED_ITEMS: inserted items that the limiter forgot, because they expired. OPENED*: open trajectories of the table.
 # STAMP: insertions into and updates of heaps so far. EPOCH: epochs ended; EPOCH_DRAWN: items drawn of the running one.
 
 UNLIMITED = 1 << 62
@@ -92,13 +152,15 @@ CLAIM_CLIENT_BITS = 12
     P_TABLE, P_SHARD, P_ROW_BITS, P_BLOCK_STEPS, P_BLOCK_BYTES, P_BLOCKS, P_SLOTS, P_RESERVE_BLOCKS,
     P_RESERVE_SLOTS, P_GENERATIONS, P_ITEM, P_LENGTH, P_STRIDE, P_EDGE, P_STEP_N, P_ITEMS_PER_BLOCK,
     P_SAMPLER, P_REMOVER, P_CAPACITY_KIND, P_CAPACITY, P_MAX_LENGTH, P_MIN_SIZE, P_RATIO, P_MAX_TIMES, P_SEED,
-    P_OVER, P_DISTINCT, P_MOST, P_SPREAD, P_ITEMS, P_CONSUMERS, P_LEAVING, P_GROUPED,
-) = range(33)  # fmt: skip
+    P_OVER, P_DISTINCT, P_MOST, P_SPREAD, P_SETS, P_SET, P_NEEDS, P_WITH_OPEN, P_BY_SLOT, P_LATE, P_VERSIONED,
+    P_MAX_STALENESS, P_BUDGET, P_ETA, P_ITEMS, P_CONSUMERS, P_LEAVING, P_GROUPED,
+) = range(43)  # fmt: skip
 
 # Regions of `params`, as indices of their (offset, bytes) pairs.
 (
     R_COUNTERS, R_FLOATS, R_CLIENTS, R_BLOCKS, R_SLOTS, R_FREE_BLOCKS, R_FREE_SLOTS, R_LIVE, R_POSITION,
     R_STARTS, R_TREE, R_MINS, R_RAW, R_TIMES, R_REMOVER_LIVE, R_REMOVER_POSITION,
     R_REMOVER_STARTS, R_REMOVER_TREE, R_REMOVER_MINS, R_STAMPS, R_REMOVER_KEYS,
-    R_REMOVER_STAMPS, R_ARENA, R_TRAJECTORIES, R_LINES, R_LINKS, R_CLAIMS, R_ACKS, R_UNITS, R_MATES,
+    R_REMOVER_STAMPS, R_ARENA, R_TRAJECTORIES, R_LATE, R_VERSIONS, R_SLOT_KEYS, R_SLOT_STAMPS, R_LINES, R_LINKS,
+    R_CLAIMS, R_ACKS, R_UNITS, R_MATES,
 ) = range(len(PARAMS), len(PARAMS) + 2 * len(REGIONS), 2)  # fmt: skip

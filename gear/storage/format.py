@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gear.errors import SchemaError
-from gear.schema import MinSize, Prioritized, to_bytes
+from gear.schema import MinSize, Prioritized, StalenessBudget, to_bytes
 from gear.storage import fields as f
 from gear.storage.layout import FORMAT
 from gear.storage.regions import ABSENT
@@ -55,7 +55,7 @@ def start(segment: npt.NDArray[np.uint8], layout: Layout) -> None:
     for at, rule in ((f.ALPHA, table.sampler), (f.REMOVER_ALPHA, table.remover)):
         if isinstance(rule, Prioritized):
             floats[at : at + 2] = rule.alpha, rule.eps
-    if not isinstance(table.limiter, MinSize):
+    if not isinstance(table.limiter, (MinSize, StalenessBudget)):
         floats[f.RATIO] = table.limiter.samples_per_insert
         floats[f.LOW : f.HIGH + 1] = table.limiter.bounds
     floats[f.MAX_PRIORITY] = 1.0
@@ -63,8 +63,11 @@ def start(segment: npt.NDArray[np.uint8], layout: Layout) -> None:
     layout.view(segment, "links")[:] = ABSENT
     mates = layout.view(segment, "mates")
     mates[:] = np.arange(len(mates))
-    for prefix in ("", "remover_"):
-        starts = layout.view(segment, prefix + "starts")
+    layout.view(segment, "versions")[:] = -1
+    trees = [("", "starts", "mins"), ("remover_", "remover_starts", "remover_mins")]
+    trees += [("", one.region("starts"), one.region("mins")) for one in layout.sets[1:]]
+    for prefix, levels, mins in trees:
+        starts = layout.view(segment, levels)
         if len(starts):
             starts[:] = layout.tree_levels[prefix]
-            layout.view(segment, prefix + "mins")[:] = np.inf
+            layout.view(segment, mins)[:] = np.inf

@@ -20,6 +20,7 @@ from gear.query import numpy_dtype
 from gear.storage import fields as f
 from gear.storage.deadlines import Deadlines
 from gear.storage.evict import evict
+from gear.storage.item_sets import bits_of
 from gear.storage.lines import enlist
 
 if TYPE_CHECKING:
@@ -57,6 +58,9 @@ class GroupBook:
         base = layout.regions["trajectories"].offset + layout.keys.offset
         self._keys = segment[base : base + KEY_BYTES * layout.slots].reshape(layout.slots, KEY_BYTES)
         self._values = None if rule.filter is None else _column(segment, layout, rule.filter.column)
+        filtered = () if rule.filter is None else (rule.filter.column,)
+        self._needs = bits_of(layout.table, [n for n in filtered if layout.table.column(n).late])
+        self._late = layout.view(segment, "late")
         self._gathering: dict[bytes, Group] = {}
         self._unjudged: dict[int, Group] = {}  # complete, but the filter's column is not: by each member
         self._deadlines: Deadlines[Group] = Deadlines(lambda group: group.over)
@@ -112,8 +116,8 @@ class GroupBook:
             self._unjudged.update(dict.fromkeys(group.slots, group))
 
     def _known(self, group: Group) -> bool:
-        """Whether every member has the filter's column: a hook for columns that come after the insert."""
-        return True
+        """Whether every member has the filter's column, which may come after the insert."""
+        return not self._needs or bool((self._late[group.slots, f.LATE_BITS] & self._needs == self._needs).all())
 
     def filled(self, slots: list[int]) -> None:
         """Columns of these slots have come: judge the groups that waited for them."""

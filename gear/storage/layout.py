@@ -24,6 +24,7 @@ from gear.schema import (
     Column,
     Epochs,
     Fifo,
+    Fresh,
     Groups,
     Lifo,
     MaxHeap,
@@ -32,6 +33,7 @@ from gear.schema import (
     Prioritized,
     Queue,
     Stack,
+    StalenessBudget,
     Step,
     Steps,
     Table,
@@ -41,12 +43,22 @@ from gear.schema import (
     Window,
 )
 from gear.storage import fields as f
-from gear.storage.regions import Region, consumer_arrays, remover_arrays, sampler_arrays, tree_starts, up
+from gear.storage.item_sets import ItemSet, item_sets
+from gear.storage.regions import (
+    Region,
+    consumer_arrays,
+    remover_arrays,
+    sampler_arrays,
+    slot_arrays,
+    structure_arrays,
+    tree_starts,
+    up,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-FORMAT = 3
+FORMAT = 4
 """Version of the segment format, raised with every incompatible change."""
 
 ALIGN = 64
@@ -60,7 +72,10 @@ COMMIT_ENTRY = np.dtype(
         ("length", "<i4"),  # how many rows this entry adds (the final row not counted)
         ("flags", "<i4"),
         ("priorities", "<i4"),  # 0: the default, 1: one for all items, else one per new item
-        ("before", "<i4"),  # rows of the slot in earlier entries; only where rows travel with the entry
+        # Rows of the slot in earlier entries, where rows travel with the entry; of one that begins a piece of a split
+        # trajectory, the trajectory's steps before it.
+        ("before", "<i4"),
+        ("follows", "<i8"),  # number of the entry that ended the piece before, 0 where there is none
     ]
 )
 """One commit on the wire; block numbers and priorities follow in arrays of their own, in entry order."""
@@ -68,10 +83,14 @@ COMMIT_ENTRY = np.dtype(
 
 _KINDS: dict[type | None, int] = {
     Uniform: f.UNIFORM, Prioritized: f.PRIORITIZED, Fifo: f.FIFO, Lifo: f.LIFO, MaxHeap: f.MAX_HEAP,
-    MinHeap: f.MIN_HEAP, Epochs: f.EPOCHS, Groups: f.FIFO,
+    MinHeap: f.MIN_HEAP, Epochs: f.EPOCHS, Fresh: f.FRESH, Groups: f.FIFO,
 }  # fmt: skip
 
 GROUP_KEY = Column("group", (KEY_BYTES,), "uint8", per="trajectory")
+
+
+_WIDTHS = {"blocks": f.BLOCK_FIELDS, "slots": f.SLOT_FIELDS, "clients": f.CLIENT_FIELDS, "late": f.LATE_FIELDS}
+"""Fields per record of the regions that hold records."""
 
 
 class Grant(NamedTuple):
@@ -162,6 +181,8 @@ class Layout:
         self.items = self.slots if whole else self.blocks * self.items_per_block
         self.by_trajectory = not whole and table.sampler == Uniform("trajectories")
         self.units = self.slots if whole or self.by_trajectory else self.blocks
+        self.sets = item_sets(table)
+        self.late = any(c.late for c in table.columns)
         self._place_regions()
 
     def _place_columns(self) -> None:
@@ -206,11 +227,16 @@ class Layout:
         add("free_blocks", "int32", self.blocks)
         add("free_slots", "int32", self.slots)
         for array in (
-            *sampler_arrays(table, self.items, self.units),
+            *sampler_arrays(table, self.items, self.units, self.slots),
             *remover_arrays(table, self.slots),
+            *slot_arrays(table, self.slots),
             *consumer_arrays(table, self.items, self.slots),
         ):
             add(*array)
+        for one in self.sets[1:]:
+            add(one.region("counters"), "int64", f.COUNTERS)
+            for name, dtype, count in structure_arrays(table, self.items, self.units, self.slots, beside=True):
+                add(one.region(name), dtype, count)
         sampled = tree_starts(self.items) if isinstance(table.sampler, Prioritized) else [0]
         removed = tree_starts(self.slots) if isinstance(table.remover, Prioritized) else [0]
         self.tree_levels = {"": sampled[:-1], "remover_": removed[:-1]}
@@ -231,8 +257,8 @@ class Layout:
 
     @property
     def per_trajectory(self) -> list[Placement]:
-        """Where the rows of each trajectory lie that it has once: declared columns, and the key of its group."""
-        declared = [p for p in self.placements.values() if p.column.per == "trajectory"]
+        """Where what comes with the insert lies that a trajectory has once: columns, and the key of its group."""
+        declared = self.written("trajectory")
         return declared if self.keys is None else [*declared, self.keys]
 
     @property
@@ -240,16 +266,24 @@ class Layout:
         """Each column's place, in the order in which the table declares them."""
         return {c.name: self._placements[c.name] for c in self.table.columns}
 
+    def written(self, per: str) -> list[Placement]:
+        """Places of the columns `per` step or trajectory that come with the insert."""
+        return [p for p in self.placements.values() if p.column.per == per and not p.column.late]
+
     def blocks_for(self, rows: int) -> int:
         """Blocks that `rows` rows take (count the final row, if any)."""
         return -(-rows // self.block_steps)
 
     @cached_property
     def params(self) -> np.ndarray:
-        """The layout as kernels read it: int64, indexed by `PARAMS` and `REGIONS`."""
+        """The layout as kernels read it: for each set of items a head, int64, indexed by `PARAMS` and `REGIONS`."""
+        return np.concatenate([self._head(one) for one in self.sets])
+
+    def _head(self, one: ItemSet) -> np.ndarray:
         table, item = self.table, self.table.item
         window = item if isinstance(item, Window) else None
         limiter = table.limiter
+        budget = limiter if isinstance(limiter, StalenessBudget) else None
         values = {
             "table": self.index,
             "shard": self.shard,
@@ -273,13 +307,23 @@ class Layout:
             "capacity": self.data_blocks if isinstance(table.capacity, Bytes) else table.capacity.n,
             "max_length": self.max_length,
             "min_size": limiter.n if isinstance(limiter, MinSize) else limiter.min_size,
-            "ratio": int(not isinstance(limiter, MinSize)),
+            "ratio": int(not isinstance(limiter, (MinSize, StalenessBudget))),
             "max_times": table.max_times_sampled,
-            "seed": table.seed,
+            "seed": table.seed ^ (one.number << 40),
             "over": int(self.by_trajectory),
             "distinct": int(table.distinct),
             "most": limiter.size if isinstance(limiter, (Queue, Stack)) else 0,
             "spread": int(self.spread),
+            "sets": len(self.sets),
+            "set": one.number,
+            "needs": one.needs,
+            "with_open": int(one.with_open),
+            "by_slot": int(table.by_slot(one.number > 0)),
+            "late": int(self.late),
+            "versioned": int(table.versioned),
+            "max_staleness": -1 if table.max_staleness is None else table.max_staleness,
+            "budget": budget.batch if budget else 0,
+            "eta": budget.eta if budget else 0,
             "items": self.items,
             "consumers": table.lines,
             "leaving": int(table.lines > 0 and table.leaves),
@@ -288,12 +332,13 @@ class Layout:
         assert tuple(values) == f.PARAMS
         head = list(values.values())
         for name in f.REGIONS:
-            head += [self.regions[name].offset, self.regions[name].nbytes]
+            region = self.regions.get(one.region(name)) or self.regions[name]
+            head += [region.offset, region.nbytes]
         return np.array(head, np.int64)
 
     def view(self, segment: np.ndarray, name: str) -> np.ndarray:
         """Region `name` of `segment` (uint8[nbytes]) as an array: blocks and slots are 2-D."""
         region = self.regions[name]
         array = segment[region.offset : region.offset + region.nbytes].view(region.dtype)
-        fields = {"blocks": f.BLOCK_FIELDS, "slots": f.SLOT_FIELDS, "clients": f.CLIENT_FIELDS}.get(name)
+        fields = _WIDTHS.get(name)
         return array.reshape(-1, fields) if fields else array

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gear.schema import MinSize, Table
+from gear.schema import MinSize, StalenessBudget, Table
 from gear.selection.limiter import samples_allowed
 from gear.storage import fields as f
 
@@ -22,12 +22,16 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Account:
-    """One shard's part: items it inserted and deleted, inserts lent to it and not used, and how many it waits for."""
+    """One shard's part: items it inserted and deleted, inserts lent to it and not used, and how many it waits for.
+
+    slack: how many of its items may leave without a word, where only a least size counts.
+    """
 
     inserted: int = 0
     deleted: int = 0
     credit: int = 0
     want: int = 0
+    slack: int = 0
 
 
 class _Own:
@@ -35,7 +39,7 @@ class _Own:
 
     def __init__(self, counters: npt.NDArray[np.int64]) -> None:
         self._counters = counters
-        self.want = 0
+        self.want = self.slack = 0
 
     @property
     def inserted(self) -> int:
@@ -75,7 +79,7 @@ class Ledger:
         self._ratio = not isinstance(table.limiter, MinSize)
         self._least = table.limiter.n if isinstance(table.limiter, MinSize) else table.limiter.min_size
         self._spi, self._low, self._high = 0.0, 0.0, 0.0
-        if not isinstance(table.limiter, MinSize):
+        if not isinstance(table.limiter, (MinSize, StalenessBudget)):  # budgets are those of tables on one shard
             self._spi = table.limiter.samples_per_insert
             self._low, self._high = table.limiter.bounds
         self.accounts: dict[int, Account | _Own] = {home: _Own(counters)}
@@ -99,14 +103,31 @@ class Ledger:
     def _deleted(self) -> int:
         return sum(account.deleted for account in self.accounts.values())
 
+    @property
+    def _slack(self) -> int:
+        return sum(account.slack for account in self.accounts.values())
+
     def promise(self, want: int) -> int:
         """Promise up to `want` samples; how many."""
         given = samples_allowed.py_func(  # type: ignore[attr-defined]
-            want, self._inserted, self._deleted, int(self._counters[f.CREDITED]), self._ratio, self._least,
-            self._spi, self._low,
+            want, self._inserted, self._deleted + self._slack, int(self._counters[f.CREDITED]), self._ratio,
+            self._least, self._spi, self._low,
         )  # fmt: skip
         self._counters[f.CREDITED] += given
         return int(given)
+
+    def relax(self, shard: int) -> int:
+        """Down to how many items a shard that has just reported need not again: its part of what is to spare."""
+        account = self.accounts[shard]
+        account.slack = 0
+        account.slack = max(0, self.items - self._slack - self._least) // len(self.accounts)
+        return account.inserted - account.deleted - account.slack
+
+    def in_doubt(self) -> list[int]:
+        """Shards whose silence leaves open whether there are enough items."""
+        if not self.items - self._slack < self._least <= self.items:
+            return []
+        return [shard for shard, account in self.accounts.items() if account.slack]
 
     def take_back(self, samples: int) -> None:
         """Samples that were promised were not delivered."""
@@ -159,4 +180,4 @@ class Ledger:
         """A shard died: what it inserted stays inserted, its items are gone, what it was lent returns."""
         account = self.accounts.get(shard)
         if isinstance(account, Account):
-            account.deleted, account.credit, account.want = account.inserted, 0, 0
+            account.deleted, account.credit, account.want, account.slack = account.inserted, 0, 0, 0

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gear.batch import NO_NEIGHBOURS
 from gear.errors import PinLost
 from gear.storage import fields as f
 from gear.storage import settle
@@ -30,15 +31,18 @@ if TYPE_CHECKING:
 class Pin:
     """Items kept readable for several parties; a client is one from its first collect until it lets go.
 
-    holders: clients that may be reading; parties: how many have still to let go; selector: who drew the
-    items, -1 once it is gone.
+    neighbours: slots of other pieces of their trajectories that are kept too; holders: clients that may be reading;
+    parties: how many have still to let go; selector: who drew the items, -1 once it is gone.
     """
 
     ids: npt.NDArray[np.int64]
+    neighbours: npt.NDArray[np.int32]
     selector: int
     parties: int
     deadline: float
     holders: set[int]
+    which: int = 0
+    """The set that the items were drawn from."""
     settled: bool = False
     delivered: bool = False
     claim: int = 0
@@ -46,7 +50,7 @@ class Pin:
     credit: int = 0
     """Samples promised by the home of a table that lies on several shards."""
     void: bool = False
-    """Drawn before the table was reset: nothing is left to settle."""
+    """Drawn before the table was reset, or picked by id: nothing is left to settle."""
 
     @property
     def charged(self) -> set[int]:
@@ -73,13 +77,24 @@ class Pins:
         return len(self._pins)
 
     def add(
-        self, ids: npt.NDArray[np.int64], selector: int, parties: int, ttl: float, claim: int = 0
+        self,
+        ids: npt.NDArray[np.int64],
+        selector: int,
+        parties: int,
+        ttl: float,
+        which: int = 0,
+        neighbours: npt.NDArray[np.int32] = NO_NEIGHBOURS,
+        void: bool = False,
+        claim: int = 0,
     ) -> tuple[int, float]:
-        """Record a draw whose slots are pinned; returns (number, deadline)."""
+        """Record a draw from set number `which` whose slots, and neighbours' slots, are pinned; (number, deadline).
+
+        void: it was no draw and costs neither credit nor uses.
+        """
         number, deadline = next(self._numbers), time.time() + ttl
         # With several parties the selector may be a mere coordinator: a party holds from its first collect.
         holders = {selector} if parties == 1 else set()
-        self._pins[number] = Pin(ids, selector, parties, deadline, holders, claim=claim)
+        self._pins[number] = Pin(ids, neighbours, selector, parties, deadline, holders, which, void=void, claim=claim)
         self._of.setdefault(selector, set()).add(number)
         if deadline < self.next_expiry:
             self.next_expiry = deadline
@@ -112,8 +127,8 @@ class Pins:
         pin.holders.add(client)
         self._of.setdefault(client, set()).add(number)
 
-    def held(self, client: int, number: int) -> None:
-        """Make sure that the client holds the pin.
+    def held(self, client: int, number: int) -> npt.NDArray[np.int32]:
+        """Make sure that the client holds the pin; returns the neighbours' slots that it keeps too, int32[K].
 
         Raises
         ------
@@ -123,6 +138,7 @@ class Pins:
         pin = self._pins.get(number)
         if pin is None or client not in pin.holders:
             raise PinLost(f"pin {number} of table {self._layout.table.name!r} is not held by this client any more")
+        return pin.neighbours
 
     def release(self, client: int, number: int, delivered: bool) -> None:
         """One party lets go; the last one ends the pin. Who does not hold it is ignored: messages may come twice."""
@@ -208,7 +224,8 @@ class Pins:
 
     def _evicted_slots(self, pin: Pin) -> npt.NDArray[np.int32]:
         rows = pin.ids & ((1 << self._layout.row_bits) - 1)
-        slots: npt.NDArray[np.int32] = np.unique(self._blocks[rows // self._layout.block_steps, f.SLOT])
+        own = self._blocks[rows // self._layout.block_steps, f.SLOT]
+        slots: npt.NDArray[np.int32] = np.unique(np.concatenate((own, pin.neighbours)))
         return slots[self._slots[slots, f.STATE] == f.EVICTED]
 
     def _settle(self, pin: Pin) -> None:
@@ -216,7 +233,7 @@ class Pins:
             if pin.claim and self._claims is not None and not pin.void:
                 self._claims.settle(pin.claim, pin.delivered)
             elif not pin.void:
-                settle.settle(self._segment, self._params, pin.ids, pin.delivered)
+                settle.settle(self._segment, self._params, pin.which, pin.ids, pin.delivered)
                 if not pin.delivered:
                     self._counters[f.CREDITED] -= pin.credit
             pin.settled = True
@@ -229,6 +246,8 @@ class Pins:
             return
         self._settle(pin)
         settle.release(self._segment, self._params, pin.ids)
+        if len(pin.neighbours):
+            settle.release_slots(self._segment, self._params, pin.neighbours)
         del self._pins[number]
         if pin.selector >= 0:
             self._of[pin.selector].discard(number)

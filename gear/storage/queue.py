@@ -18,14 +18,17 @@ from gear.batch import Selection
 from gear.errors import DeadlineExceeded, GearError, ProtocolError
 from gear.storage import fields as f
 from gear.storage import obstacles
+from gear.storage.attempts import Attempt, Attempts, Run
 from gear.storage.blocked import Blocked
 from gear.storage.credit import Credits
-from gear.storage.readers import Done, Readers, Select
+from gear.storage.growing import Waits
+from gear.storage.selects import Select, Selects
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gear.storage.arrival import Arrival, Growing
+    from gear.storage.budget import Budget
     from gear.storage.layout import Grant
     from gear.storage.table import StoredTable
 
@@ -36,6 +39,8 @@ class CommitDone(NamedTuple):
     sequence: int
     lost: list[int]
 
+
+Done = Callable[[Any], None]
 
 _WHOLE = f.BEGIN | f.END
 
@@ -72,8 +77,9 @@ class RequestQueue:
     def __init__(self, stored: StoredTable) -> None:
         self.stored = stored
         self._commits: dict[int, deque[_Commit]] = {}
-        self.readers = Readers(stored)
+        self._selects = Selects(stored)
         self._allocates: deque[_Allocate] = deque()
+        self._attempts = Attempts()
         self._readers, self._writers = Blocked(), Blocked()
         self._hungry: set[int] = set()
         self.copying: set[int] = set()
@@ -163,27 +169,36 @@ class RequestQueue:
         return not waits
 
     def select(
-        self, client: int, size: int, parties: int, ttl: float, deadline: float, done: Done, consumer: int = -1
+        self,
+        client: int,
+        size: int,
+        parties: int,
+        ttl: float,
+        deadline: float,
+        done: Done,
+        which: int = 0,
+        reach: tuple[int, int] = (0, 0),
+        budget: Budget | None = None,
+        consumer: int = -1,
     ) -> None:
-        """Draw `size` items when there are items and credit; `done` gets a Selection.
+        """Draw `size` items of a set when there are items and credit; `done` gets a Selection.
 
         Credit is gathered while waiting, so a batch larger than the limiter's span still comes. `consumer` claims
         what is drawn (`Table.consumer`).
         """
-        self.readers.select(Select(client, size, parties, ttl, deadline, done, consumer), self._hurry)
-        if self._commits:  # reserved credit counts as sampled: a waiting insert may now pass
+        request = Select(client, size, parties, ttl, deadline, done, which, reach, budget, consumer)
+        served = self._selects.add(request, self._pressing)
+        # Reserved credit counts as sampled: a waiting insert may now pass. And what was drawn lacks nothing any more.
+        if self._commits or (served and self._selects):
             self.advance()
-        else:
+        elif not served:
             self._tally()
 
-    @property
-    def _hurry(self) -> bool:
-        """Whether somebody waits for room."""
-        return bool(self._commits or self._allocates)
-
-    def select_now(self, client: int, size: int, parties: int, ttl: float) -> Selection:
+    def select_now(
+        self, client: int, size: int, parties: int, ttl: float, reach: tuple[int, int] = (0, 0)
+    ) -> Selection:
         """Draw up to `size` items of a part of a table, none where there are none."""
-        result = self.stored.select(client, size, parties, ttl, 0, True) if size else 0
+        result = self.stored.select(client, size, parties, ttl, 0, True, reach=reach) if size else 0
         if isinstance(result, int):
             self.stored.unreserve(result)
             return Selection.empty(self.stored.table.name, parties)
@@ -204,7 +219,25 @@ class RequestQueue:
     @property
     def wanted(self) -> int:
         """Entries that wait for the limiter or for room."""
-        return sum(request.left for waiting in self._commits.values() for request in waiting)
+        sealing = sum(attempt.waits is Waits.CREDIT for attempt in self._attempts)
+        return sealing + sum(request.left for waiting in self._commits.values() for request in waiting)
+
+    def attempt(self, client: int, what: str, run: Run, deadline: float, done: Done) -> None:
+        """Do something with an open trajectory when it can be done; `done` gets what `run` returns or raises."""
+        self._attempts.add(Attempt(client, what, run, deadline, done))
+        self.advance()
+
+    def set_version(self, version: int) -> int:
+        """Raise the table's version, see `StoredTable.set_version`; wakes who waits for it."""
+        self._selects.let_go()  # what they have gathered may be for items that leave now
+        current = self.stored.set_version(version)
+        self.advance()
+        return current
+
+    @property
+    def _pressing(self) -> bool:
+        """Whether writers wait: a queue may be full before it holds a batch, then a short one makes room for them."""
+        return bool(self._commits or self._allocates or self._attempts)
 
     def allocate(self, client: int, blocks: int, slots: int, deadline: float, done: Done) -> None:
         """Lease exactly that many blocks and slots for a commit; `done` gets a Grant."""
@@ -249,13 +282,21 @@ class RequestQueue:
 
     def advance(self) -> None:
         """Serve every parked request that can be served now, until nothing moves."""
-        while self._serve_allocates() | self._serve_commits() | self.readers.serve(self._hurry) | self.credits.serve():
-            pass
+        if not (self._commits or self._selects or self._allocates or self._attempts or self.credits.any):
+            self._tally()
+            return
+        counters, moved = self.stored.counters, True
+        while moved:
+            gone = int(counters[f.EVICTED_COUNT])  # who was refused may have made room for somebody else
+            moved = self._attempts.serve() | self._serve_allocates() | self._serve_commits()
+            moved |= self._selects.serve(self._pressing) | self.credits.serve()
+            moved |= int(counters[f.EVICTED_COUNT]) != gone
         self._tally()
 
     def _tally(self) -> None:
         """Take note of how many wait: selects, and writers' allocations and clients with commits."""
-        readers, writers = len(self.readers) + len(self.credits), len(self._commits) + len(self._allocates)
+        readers = len(self._selects) + len(self.credits)
+        writers = len(self._commits) + len(self._allocates) + len(self._attempts)
         if readers != self._readers.count:
             self._readers.become(readers)
         if writers != self._writers.count:
@@ -273,12 +314,12 @@ class RequestQueue:
     @property
     def idle(self) -> bool:
         """Whether nothing is parked: a call may then go to the table directly."""
-        return not (self.readers or self._commits or self._allocates)
+        return not (self._selects or self._commits or self._allocates or self._attempts)
 
     @property
     def starved(self) -> bool:
         """Whether somebody waits for blocks: time to revoke pins."""
-        return bool(self._allocates or self._hungry)
+        return bool(self._allocates or self._hungry or self._attempts.hungry)
 
     def withdraw(self, client: int, first: int, last: int) -> int:
         """Drop the client's uncommitted entries first..last and end their leases; returns how many there were.
@@ -324,7 +365,8 @@ class RequestQueue:
 
     def cancel(self, done: Done) -> None:
         """Drop the parked select or allocation whose `done` this is: nobody waits for it any more."""
-        self.readers.drop(lambda request: request.done == done)
+        self._selects.take(lambda r: r.done == done)
+        self._attempts.take(lambda r: r.done == done)
         self._allocates = deque(r for r in self._allocates if r.done != done)
         self.advance()
 
@@ -335,31 +377,38 @@ class RequestQueue:
         self._growing.pop(client, None)
         self._hungry.discard(client)
         self.copying.discard(client)
-        self.readers.drop(lambda request: request.client == client)
+        self._selects.take(lambda r: r.client == client)
+        self._attempts.take(lambda r: r.client == client)
         self._allocates = deque(r for r in self._allocates if r.client != client)
         self.advance()
 
     def expire(self, now: float) -> None:
         """End requests whose deadline (`time.monotonic()`) passed; the error says what they waited for."""
-        moved = self.stored.groups is not None and self.stored.groups.expire(now)
-        if moved:
+        if self.stored.groups is not None and self.stored.groups.expire(now):
             self.advance()
-        late = self.readers.expire(now)
+        late = self._selects.take(lambda r: r.deadline <= now)
+        for request in late:
+            reason = obstacles.of_sample(self.stored, request.size, request.which, request.consumer)
+            request.done(DeadlineExceeded(f"sample of {request.size} timed out: {reason}"))
+        given_up = self._attempts.take(lambda r: r.deadline <= now)
+        for attempt in given_up:
+            reason = obstacles.of_attempt(self.stored, attempt.waits)
+            attempt.done(DeadlineExceeded(f"{attempt.what} timed out: {reason}; nothing was changed"))
         expired = [r for r in self._allocates if r.deadline <= now]
         if expired:
             self._allocates = deque(r for r in self._allocates if r.deadline > now)
             for waiting in expired:
-                reason = self.insert_obstacle() if waiting.client in self._commits else self.memory_obstacle()
+                reason = self.insert_obstacle() if waiting.client in self._commits else obstacles.of_memory(self.stored)
                 waiting.done(
                     DeadlineExceeded(f"insert of {waiting.blocks} blocks timed out: {reason}; nothing was inserted")
                 )
-        if self.credits.expire(now) or late or expired:
+        if self.credits.expire(now) or late or expired or given_up:
             self.advance()
 
     def next_deadline(self) -> float | None:
         """Earliest deadline of a parked request, by `time.monotonic()`."""
-        due = [request.deadline for request in self._allocates]
-        due += [d for d in (self.readers.next_deadline, self.credits.next_deadline(), self.next_event) if d is not None]
+        due = [r.deadline for waiting in (self._selects, self._allocates, self._attempts) for r in waiting]
+        due += [d for d in (self.credits.next_deadline(), self.next_event) if d is not None]
         return min(due, default=None)
 
     @property
@@ -367,16 +416,8 @@ class RequestQueue:
         """`time.monotonic()` at which `expire` changes the table itself: a group is late."""
         return None if self.stored.groups is None else self.stored.groups.next_deadline
 
-    def sample_obstacle(self, size: int, consumer: int = -1) -> str:
-        """What a sample of `size` items waits for, in words."""
-        return obstacles.of_sample(self.stored, size, consumer)
-
     def insert_obstacle(self) -> str:
         """What an insert waits for, in words."""
         if self._hungry and self.stored.admits:
-            return self.memory_obstacle()
+            return obstacles.of_memory(self.stored)
         return self.elsewhere() or obstacles.of_insert(self.stored, self.credits.ledger)
-
-    def memory_obstacle(self) -> str:
-        """Who keeps blocks from being reused, in words."""
-        return obstacles.of_memory(self.stored)

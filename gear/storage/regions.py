@@ -64,22 +64,32 @@ def _tree_arrays(prefix: str, leaves: int) -> list[Array]:
     ]
 
 
-def sampler_arrays(table: Table, items: int, units: int) -> list[Array]:
-    """Arrays per item, or per unit (block or slot) of a `Uniform` sampler."""
+def structure_arrays(table: Table, items: int, units: int, slots: int, beside: bool = False) -> list[Array]:
+    """What a sampler draws from, once for each set of items; `beside`: for another set than 0."""
     sampler = table.sampler
-    heap, listed = isinstance(sampler, _HEAPS), 0
+    listed = 0
     if isinstance(sampler, Uniform):
         listed = units
-    elif heap or isinstance(sampler, Epochs):
+    elif isinstance(sampler, (*_HEAPS, Epochs)):
         listed = items
-    computed = isinstance(sampler, Prioritized) and sampler.alpha != 0 and not table.max_times_sampled
-    raw = isinstance(table.remover, _BY_PRIORITY) or (isinstance(sampler, _BY_PRIORITY) and not computed)
+    elif table.by_slot(beside):
+        listed = slots
     return [
         ("live", "int64", listed),
         ("position", "int32", listed),
         *_tree_arrays("", items if isinstance(sampler, Prioritized) else 0),
+    ]
+
+
+def sampler_arrays(table: Table, items: int, units: int, slots: int) -> list[Array]:
+    """Arrays per item, or per unit (block or slot) of a `Uniform` sampler."""
+    sampler = table.sampler
+    computed = isinstance(sampler, Prioritized) and sampler.alpha != 0 and not table.max_times_sampled
+    raw = isinstance(table.remover, _BY_PRIORITY) or (isinstance(sampler, _BY_PRIORITY) and not computed)
+    return [
+        *structure_arrays(table, items, units, slots),
         ("raw", "float64", items if raw else 0),
-        ("stamps", "int64", items if heap else 0),
+        ("stamps", "int64", items if isinstance(sampler, _HEAPS) else 0),
         ("times", "int32", 2 * items if table.max_times_sampled else 0),
     ]
 
@@ -94,6 +104,18 @@ def consumer_arrays(table: Table, items: int, slots: int) -> list[Array]:
         ("acks", "int32", items if consumers else 0),
         ("units", "int64", items if consumers else 0),
         ("mates", "int32", slots if grouped else 0),
+    ]
+
+
+def slot_arrays(table: Table, slots: int) -> list[Array]:
+    """What is known of a trajectory beside its record, where the table needs it."""
+    late = any(c.late for c in table.columns)
+    ordered = table.by_slot(False) or table.by_slot(True)
+    return [
+        ("late", "int64", f.LATE_FIELDS * slots if late else 0),
+        ("versions", "int64", slots if table.versioned else 0),
+        ("slot_keys", "float64", slots if ordered else 0),
+        ("slot_stamps", "int64", slots if ordered else 0),
     ]
 
 

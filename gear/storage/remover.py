@@ -146,8 +146,8 @@ def _closed(segment, params, slot, following):
 def victim(segment, params, keep):
     """The slot that leaves next, -1 if there is none but `keep`.
 
-    The remover chooses among closed slots; only when none is left an open trajectory goes, the oldest
-    first, so that a silent writer can not fill the table for ever.
+    The remover chooses among closed slots; only when none is left an open trajectory of a writer goes, the oldest
+    first, so that a silent one can not fill the table for ever. Those of the table stay.
     """
     counters = int64s(segment, params, f.R_COUNTERS)
     slot = np.int64(-1)
@@ -163,7 +163,7 @@ def victim(segment, params, keep):
         return slot
     slots = int64s(segment, params, f.R_SLOTS)
     slot = counters[f.OLDEST]
-    while slot == keep and slot >= 0:
+    while slot >= 0 and (slot == keep or slots[slot * f.SLOT_FIELDS + f.WRITER] == f.TABLE):
         slot = slots[slot * f.SLOT_FIELDS + f.NEWER]
     return slot
 

@@ -15,17 +15,6 @@ from gear.storage.remover import idle, idle_victim, victim
 
 
 @kernel
-def passed(params, counters):
-    """Items that make room for inserts, as the limiter counts them: sampled or promised.
-
-    Of a queue with consumers those that have left, acknowledged or dropped.
-    """
-    if params[f.P_CONSUMERS] > 0:
-        return counters[f.DELETED_ITEMS]
-    return counters[f.SAMPLED_ITEMS] + counters[f.RESERVED_ITEMS]
-
-
-@kernel
 def make_room(segment, params, slot, steps, trajectories, blocks):
     """Evict until `steps` more steps, `trajectories` more trajectories and `blocks` more blocks fit; whether they do.
 
@@ -45,8 +34,10 @@ def make_room(segment, params, slot, steps, trajectories, blocks):
         if not full and not short:
             return True
         leaving = _delivered(segment, params, slot) if params[f.P_MOST] > 0 else victim(segment, params, slot)
-        if leaving < 0:  # only the growing trajectory itself is left, whose length was checked, or a queue is full
-            return params[f.P_MOST] == 0
+        if leaving < 0:
+            # Only the growing trajectory itself is left, whose length was checked; or a queue is full, or what is left
+            # are open trajectories of the table.
+            return params[f.P_MOST] == 0 and counters[f.OPENED] == 0
         if not full:
             counters[f.EVICTED_EARLY] += 1
         drive_out(segment, params, leaving)
@@ -65,7 +56,8 @@ def _delivered(segment, params, keep):
     while slot >= 0:
         at = slot * f.SLOT_FIELDS
         begun = slots[at + f.ITEMS] > 0 or counters[f.ITEM_COUNT] == 0
-        if slot != keep and begun and slots[at + f.GONE] == slots[at + f.ITEMS]:
+        kept = slot == keep or slots[at + f.WRITER] == f.TABLE
+        if not kept and begun and slots[at + f.GONE] == slots[at + f.ITEMS]:
             return slot
         slot = slots[at + f.NEWER]
     return np.int64(-1)

@@ -15,16 +15,27 @@ from gear.storage.settle import settle
 
 
 @kernel
-def sample(segment, params, size, plan, pads, ids, starts, lengths, probabilities, out):
+def sample(segment, params, which, size, plan, pads, ids, starts, lengths, probabilities, out):
     """Arguments as of `select` and `gather`. Returns (whether it was done, smallest probability of any item).
 
     Not done, and nothing changed, where the limiter or the items do not give `size` items now.
     """
-    n, credit, smallest = select(segment, params, size, 0, False, 0, ids, starts, lengths, probabilities)
+    n, credit, smallest = select(segment, params, which, size, 0, False, 0, ids, starts, lengths, probabilities)
     if n < size:  # used-up items make a short draw: it goes back whole
         int64s(segment, params, f.R_COUNTERS)[f.RESERVED_ITEMS] -= credit
-        settle(segment, params, ids[:n], False)
+        settle(segment, params, which, ids[:n], False)
         return False, smallest
     gather(segment, plan, pads, starts, lengths, out)
-    settle(segment, params, ids, True)
+    settle(segment, params, which, ids, True)
+    return True, smallest
+
+
+@kernel
+def draw_at_once(segment, params, which, size, ids, starts, lengths, probabilities):
+    """`sample` without the gathering and the delivery, for rows that another kernel gathers."""
+    n, credit, smallest = select(segment, params, which, size, 0, False, 0, ids, starts, lengths, probabilities)
+    if n < size:
+        int64s(segment, params, f.R_COUNTERS)[f.RESERVED_ITEMS] -= credit
+        settle(segment, params, which, ids[:n], False)
+        return False, smallest
     return True, smallest

@@ -1,7 +1,9 @@
-"""The way of items into the sampler and out of it: published, withdrawn, given a new priority.
+"""The sampler's structure of one set of items: what enters it and leaves it.
 
 Each sampler keeps what it draws from: a list of units (uniform), a sum tree (prioritized), a heap, a shuffled list
-(epochs), or nothing but the chain of slots (fifo, lifo). Compiled; single writer.
+(epochs), a heap of slots (fresh; fifo and lifo beside set 0), or nothing but the chain of slots (fifo, lifo).
+`params` is the head of one set here, of which only the counters of its structure are changed. `publish` goes over all
+sets. Compiled; single writer.
 """
 
 from __future__ import annotations
@@ -99,16 +101,43 @@ def listed(segment, params, item):
 
 
 @kernel
-def into_heap(segment, params, item, fresh):
-    """Put an item where its raw priority belongs; a `fresh` one (new, or newly weighed) comes last of its equals."""
+def slot_listed(segment, params, slot):
+    """Whether a slot is in the heap of slots."""
+    live = int64s(segment, params, f.R_LIVE)
+    place = int32s(segment, params, f.R_POSITION)[slot]
+    return place < int64s(segment, params, f.R_COUNTERS)[f.LIVE_UNITS] and live[place] == slot
+
+
+@kernel
+def list_slot(segment, params, slot):
+    """Put a slot into the heap of slots, unless it is there: some of its items can be drawn."""
+    if slot_listed(segment, params, slot):
+        return
+    counters = int64s(segment, params, f.R_COUNTERS)
+    live, position = int64s(segment, params, f.R_LIVE), int32s(segment, params, f.R_POSITION)
+    keys, stamps = float64s(segment, params, f.R_SLOT_KEYS), int64s(segment, params, f.R_SLOT_STAMPS)
+    counters[f.LIVE_UNITS] = heap.push(live, position, keys, stamps, counters[f.LIVE_UNITS], 1.0, slot)
+
+
+@kernel
+def unlist_slot(segment, params, slot):
+    """Take a slot out of the heap of slots, if it is there."""
+    if not slot_listed(segment, params, slot):
+        return
+    counters = int64s(segment, params, f.R_COUNTERS)
+    live, position = int64s(segment, params, f.R_LIVE), int32s(segment, params, f.R_POSITION)
+    keys, stamps = float64s(segment, params, f.R_SLOT_KEYS), int64s(segment, params, f.R_SLOT_STAMPS)
+    counters[f.LIVE_UNITS] = heap.take(live, position, keys, stamps, counters[f.LIVE_UNITS], 1.0, slot)
+
+
+@kernel
+def into_heap(segment, params, item):
+    """Put an item where its raw priority and its stamp belong, whether or not it is in the heap."""
     counters = int64s(segment, params, f.R_COUNTERS)
     live = int64s(segment, params, f.R_LIVE)
     position = int32s(segment, params, f.R_POSITION)
     keys, stamps = float64s(segment, params, f.R_RAW), int64s(segment, params, f.R_STAMPS)
     sign = 1.0 if params[f.P_SAMPLER] == f.MAX_HEAP else -1.0
-    if fresh:
-        counters[f.STAMP] += 1
-        stamps[item] = counters[f.STAMP]
     if listed(segment, params, item):
         heap.moved(live, position, keys, stamps, counters[f.LIVE_ITEMS], sign, item)
     else:
@@ -135,73 +164,40 @@ def leave_list(segment, params, items):
 
 
 @kernel
-def publish(segment, params, slot, begin, end, priorities, at, given):
-    """Make items begin..end-1 of `slot` drawable.
+def enter(segment, params, slot, items):
+    """Items (int64[N], indices) of `slot` that are not used up can be drawn from now on; their priorities are set.
 
-    `given` of the float64 `priorities` from index `at` on are theirs: 0 (the largest so far), 1 (for all)
-    or one for each.
+    Of a prioritized sampler's set 0 the leaves are written by whoever knows the priorities.
     """
-    if end <= begin:
-        return
-    sampler = params[f.P_SAMPLER]
-    raw = float64s(segment, params, f.R_RAW)
-    times = int32s(segment, params, f.R_TIMES)
-    items = indices(segment, params, slot, begin, end)
-    if sampler == f.PRIORITIZED or raw.shape[0] > 0:
-        floats = float64s(segment, params, f.R_FLOATS)
-        values = np.empty(end - begin)
-        for k in range(end - begin):
-            if given == 0:
-                values[k] = floats[f.MAX_PRIORITY]
-            else:
-                values[k] = priorities[at if given == 1 else at + k]
-        for k in range(end - begin):
-            floats[f.MAX_PRIORITY] = max(floats[f.MAX_PRIORITY], values[k])
-        for k in range(end - begin if raw.shape[0] > 0 else 0):
-            raw[items[k]] = values[k]
-        if sampler == f.PRIORITIZED:
-            set_priorities(segment, params, items, values)
-    for k in range(end - begin if times.shape[0] > 0 else 0):
-        times[2 * items[k]] = 0
-        times[2 * items[k] + 1] = 0
+    sampler, n = params[f.P_SAMPLER], items.shape[0]
+    counters = int64s(segment, params, f.R_COUNTERS)
     if sampler == f.UNIFORM:
         first = 0  # items of a unit are neighbours
-        for k in range(1, end - begin + 1):
+        for k in range(1, n + 1):
             unit = unit_of(segment, params, items[first])
-            if k == end - begin or unit_of(segment, params, items[k]) != unit:
+            if k == n or unit_of(segment, params, items[k]) != unit:
                 add_uniform(segment, params, unit, k - first)
                 first = k
-    elif sampler != f.PRIORITIZED:
-        _enlist(segment, params, slot, items, end)
-
-
-@kernel
-def _enlist(segment, params, slot, items, end):
-    """New items of `slot`, which now has `end`, for a sampler in an order of its own."""
-    counters = int64s(segment, params, f.R_COUNTERS)
-    if is_heap(params):
-        for k in range(items.shape[0]):
-            into_heap(segment, params, items[k], True)
-    elif params[f.P_SAMPLER] == f.EPOCHS:
+    elif is_heap(params):
+        for k in range(n):
+            into_heap(segment, params, items[k])
+    elif sampler == f.EPOCHS:
         live = int64s(segment, params, f.R_LIVE)
         position = int32s(segment, params, f.R_POSITION)
-        for k in range(items.shape[0]):
+        for k in range(n):
             counters[f.LIVE_ITEMS] = epochs.add(live, position, counters[f.LIVE_ITEMS], items[k])
-    else:
-        counters[f.LIVE_ITEMS] += items.shape[0]
+    elif sampler != f.PRIORITIZED:
+        counters[f.LIVE_ITEMS] += n
         if params[f.P_CONSUMERS] > 0 and params[f.P_GROUPED] == 0:  # items of a group wait for its others
             enlist(segment, params, items)
-        if params[f.P_SAMPLER] == f.LIFO:
-            slots = int64s(segment, params, f.R_SLOTS)
-            slots[slot * f.SLOT_FIELDS + f.CURSOR] = end
-            slots[slot * f.SLOT_FIELDS + f.CURSOR_BLOCK] = slots[slot * f.SLOT_FIELDS + f.LAST]
+        if params[f.P_BY_SLOT] != 0 and n > 0:
+            list_slot(segment, params, slot)
 
 
 @kernel
-def withdraw(segment, params, slot):
-    """Take every item of `slot` out of the sampler."""
-    slots = int64s(segment, params, f.R_SLOTS)
-    n, sampler = slots[slot * f.SLOT_FIELDS + f.ITEMS], params[f.P_SAMPLER]
+def leave(segment, params, slot, n):
+    """Take the first n items of `slot`, all that the set has, out of the structure."""
+    sampler = params[f.P_SAMPLER]
     if n == 0:
         return
     if sampler == f.UNIFORM:
@@ -209,7 +205,7 @@ def withdraw(segment, params, slot):
             take_uniform(segment, params, slot, -1)
             return
         blocks = int32s(segment, params, f.R_BLOCKS)
-        block = slots[slot * f.SLOT_FIELDS + f.FIRST]
+        block = int64s(segment, params, f.R_SLOTS)[slot * f.SLOT_FIELDS + f.FIRST]
         while block >= 0:
             take_uniform(segment, params, block, -1)
             block = np.int64(blocks[block * f.BLOCK_FIELDS + f.NEXT])
@@ -217,28 +213,20 @@ def withdraw(segment, params, slot):
     if params[f.P_CONSUMERS] > 0:
         delist(segment, params, indices(segment, params, slot, 0, n))
         return
-    if (sampler == f.FIFO or sampler == f.LIFO) and params[f.P_MAX_TIMES] == 0:
-        int64s(segment, params, f.R_COUNTERS)[f.LIVE_ITEMS] -= n
+    if sampler == f.FIFO or sampler == f.LIFO or sampler == f.FRESH:
+        live = n
+        if params[f.P_MAX_TIMES] > 0:
+            items = indices(segment, params, slot, 0, n)
+            times = int32s(segment, params, f.R_TIMES)
+            for k in range(n):
+                if times[2 * items[k]] >= params[f.P_MAX_TIMES]:
+                    live -= 1
+        int64s(segment, params, f.R_COUNTERS)[f.LIVE_ITEMS] -= live
+        if params[f.P_BY_SLOT] != 0:
+            unlist_slot(segment, params, slot)
         return
     items = indices(segment, params, slot, 0, n)
     if sampler == f.PRIORITIZED:
         no_mass(segment, params, items)
-    elif sampler == f.FIFO or sampler == f.LIFO:
-        times = int32s(segment, params, f.R_TIMES)
-        for k in range(n):
-            if times[2 * items[k]] < params[f.P_MAX_TIMES]:
-                int64s(segment, params, f.R_COUNTERS)[f.LIVE_ITEMS] -= 1
     else:
         leave_list(segment, params, items)
-
-
-@kernel
-def reweigh(segment, params, items, priorities):
-    """Drawable items (int64[N], indices) get new raw priorities (float64[N]), which are stored where that is needed."""
-    if params[f.P_SAMPLER] == f.PRIORITIZED:
-        set_priorities(segment, params, items, priorities)
-    elif is_heap(params):
-        raw = float64s(segment, params, f.R_RAW)
-        for k in range(items.shape[0]):
-            raw[items[k]] = priorities[k]
-            into_heap(segment, params, items[k], True)

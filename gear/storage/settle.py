@@ -14,9 +14,12 @@ from gear.storage import fields as f
 from gear.storage.directory import float64s, int32s, int64s
 from gear.storage.evict import evict, unpin
 from gear.storage.items import item_of
+from gear.storage.passing import forgive
+from gear.storage.publish import reweigh
 from gear.storage.remover import by_priority, weigh
-from gear.storage.sampler import is_heap, reweigh
-from gear.storage.uses import give_back, restore
+from gear.storage.sampler import is_heap
+from gear.storage.sets import head
+from gear.storage.uses import give_back, unuse
 
 
 @kernel
@@ -35,13 +38,27 @@ def release(segment, params, ids):
 
 
 @kernel
-def settle(segment, params, ids, delivered):
-    """Spend the credit and uses of pinned items, or return both."""
+def release_slots(segment, params, pinned):
+    """End a pin of each of the slots."""
+    slots = int64s(segment, params, f.R_SLOTS)
+    for k in range(pinned.shape[0]):
+        at = pinned[k] * f.SLOT_FIELDS
+        if slots[at + f.PINS] == 1 and slots[at + f.STATE] == f.EVICTED:
+            unpin(segment, params, np.int64(pinned[k]))
+        else:
+            slots[at + f.PINS] -= 1
+
+
+@kernel
+def settle(segment, params, which, ids, delivered):
+    """Spend the credit and uses of pinned items drawn from set number `which`, or return both."""
     counters = int64s(segment, params, f.R_COUNTERS)
     counters[f.RESERVED_ITEMS] -= ids.shape[0]
     if delivered:
         counters[f.SAMPLED_ITEMS] += ids.shape[0]
-    if params[f.P_MAX_TIMES] == 0 and (delivered or params[f.P_SAMPLER] != f.EPOCHS):
+    if delivered and params[f.P_MAX_TIMES] == 0:
+        return
+    if params[f.P_MAX_TIMES] == 0 and params[f.P_SAMPLER] != f.EPOCHS and params[f.P_MAX_STALENESS] < 0:
         return
     slots = int64s(segment, params, f.R_SLOTS)
     blocks = int32s(segment, params, f.R_BLOCKS)
@@ -55,6 +72,11 @@ def settle(segment, params, ids, delivered):
         item = item_of(params, blocks, block, row)
         stored = slots[at + f.STATE] == f.OPEN or slots[at + f.STATE] == f.CLOSED
         if not stored:
+            if not delivered and slots[at + f.FLAGS] & f.STALE_NOW:
+                if params[f.P_MAX_TIMES] > 0:
+                    times[2 * item] -= 1
+                if params[f.P_MAX_TIMES] == 0 or times[2 * item] == 0:
+                    forgive(segment, params, 1)
             continue
         if delivered:
             times[2 * item + 1] += 1
@@ -68,9 +90,9 @@ def settle(segment, params, ids, delivered):
         if params[f.P_MAX_TIMES] > 0:
             times[2 * item] -= 1
             if times[2 * item] == params[f.P_MAX_TIMES] - 1:  # it was out of the draws and comes back
-                restore(segment, params, item)
+                unuse(segment, params, item)
                 continue
-        give_back(segment, params, item)
+        give_back(segment, head(params, which), item)
 
 
 @kernel

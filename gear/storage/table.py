@@ -13,23 +13,30 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gear.batch import Selection, Update
-from gear.errors import DataError, InsufficientMemory, ProtocolError
+from gear.batch import NO_NEIGHBOURS, Selection, Update
+from gear.errors import DataError, InsufficientMemory, ProtocolError, StaleItems
+from gear.kernels.collect import collect
 from gear.schema import MaxHeap, MinHeap, Prioritized, Table
-from gear.selection.limiter import insert_allowed
 from gear.storage import commit as commits
-from gear.storage import draw, format, memory, room, sample, settle
+from gear.storage import draw, figures, filling, format, memory, room, sample, seams, settle, versions
 from gear.storage import fields as f
+from gear.storage import pick as picks
 from gear.storage.blocks import end_leases, lease
+from gear.storage.budget import Budget, fill
 from gear.storage.claims import Claims
 from gear.storage.evict import evict, unpin
-from gear.storage.figures import figures
-from gear.storage.groups import NO_GROUPS, GroupBook
+from gear.storage.groups import GroupBook
+from gear.storage.growing import Growing
 from gear.storage.layout import Grant, Layout
+from gear.storage.passing import insert_passes
 from gear.storage.pins import Pins
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy.typing as npt
+
+    from gear.plan import Plan
 
 
 @dataclass(eq=False, slots=True)
@@ -74,13 +81,14 @@ class StoredTable:
         self._floats = self.layout.view(self.segment, "floats")
         self._blocks = self.layout.view(self.segment, "blocks")
         self._slots = self.layout.view(self.segment, "slots")
-        self._records = self.layout.view(self.segment, "clients")
+        self.records = self.layout.view(self.segment, "clients")
         self._by_rows = table.publish == "rows"
-        self._clients: dict[int, Client] = {}
+        self.clients: dict[int, Client] = {}
         self._rows_of: dict[bytes, int] = {}
         self.claims = Claims(self.segment, self.layout) if table.lines else None
         self.groups = GroupBook(self.segment, self.layout, self.claims) if self.claims and table.group_size else None
         self.pins = Pins(self.segment, self.layout, self.claims)
+        self.growing = Growing(self)
 
     # Clients
 
@@ -95,21 +103,21 @@ class StoredTable:
         row = self._rows_of.get(key)
         if row is None:
             row = self._new_row()
-            old = self._clients.pop(row, None)
+            old = self.clients.pop(row, None)
             if old is not None:
                 del self._rows_of[old.key]
             high, low = (int.from_bytes(part, "little", signed=True) for part in (key[:8], key[8:]))
-            self._records[row] = 0
-            self._records[row, [f.ID_HIGH, f.ID_LOW, f.KNOWN]] = high, low, 1
+            self.records[row] = 0
+            self.records[row, [f.ID_HIGH, f.ID_LOW, f.KNOWN]] = high, low, 1
             self._rows_of[key] = row
-            self._clients[row] = Client(key)
+            self.clients[row] = Client(key)
         self.resume(row)
         return row
 
     def _new_row(self) -> int:
-        if len(self._clients) < f.MAX_CLIENTS:
-            return len(self._clients)
-        for row, client in self._clients.items():  # the one known longest of those that left
+        if len(self.clients) < f.MAX_CLIENTS:
+            return len(self.clients)
+        for row, client in self.clients.items():  # the one known longest of those that left
             if client.fenced:
                 return row
         raise InsufficientMemory(
@@ -118,21 +126,21 @@ class StoredTable:
 
     def committed(self, client: int) -> int:
         """Highest sequence number committed for the client."""
-        return int(self._records[client, f.COMMITTED])
+        return int(self.records[client, f.COMMITTED])
 
     def silent(self, client: int) -> bool:
         """Whether the client has fallen silent."""
-        return self._clients[client].suspended
+        return self.clients[client].suspended
 
     def suspend(self, client: int) -> None:
         """The client fell silent: what it holds is quarantined, nothing is freed."""
-        self._clients[client].suspended = True
+        self.clients[client].suspended = True
         if self.claims is not None:
             self.claims.suspend(client)
 
     def resume(self, client: int) -> None:
         """The client is back with everything it held."""
-        self._clients[client].suspended = self._clients[client].fenced = False
+        self.clients[client].suspended = self.clients[client].fenced = False
         if self.claims is not None:
             self.claims.resume(client)
 
@@ -152,11 +160,11 @@ class StoredTable:
             np.int32
         )
         end_leases(self.segment, self.params, client, blocks, slots)
-        self._clients[client].suspended = self._clients[client].fenced = True
+        self.clients[client].suspended = self.clients[client].fenced = True
 
     def _share(self) -> int:
         """Blocks (and slots) each connected client may have leased: half the reserve, shared equally."""
-        active = sum(not c.suspended for c in self._clients.values())
+        active = sum(not c.suspended for c in self.clients.values())
         return self.layout.reserve_blocks // 2 // max(1, active)
 
     # Leases
@@ -164,7 +172,7 @@ class StoredTable:
     def lease(self, client: int, blocks: int, slots: int) -> Grant:
         """Lease up to that many from the reserve; fewer when the client's share is used."""
         share = self._share()
-        record = self._records[client]
+        record = self.records[client]
         blocks = max(0, min(blocks, share - int(record[f.LEASED_BLOCKS]), int(self.counters[f.FREE_BLOCKS])))
         slots = max(0, min(slots, share - int(record[f.LEASED_SLOTS]), int(self.counters[f.FREE_SLOTS])))
         return self._lease(client, blocks, slots)
@@ -212,9 +220,9 @@ class StoredTable:
     def recall_leases(self) -> list[tuple[int, int]]:
         """(client, blocks beyond its share) for each connected client that should give some back."""
         share = self._share()
-        beyond = self._records[: len(self._clients), f.LEASED_BLOCKS] - share
+        beyond = self.records[: len(self.clients), f.LEASED_BLOCKS] - share
         return [
-            (int(row), int(beyond[row])) for row in np.flatnonzero(beyond > 0) if not self._clients[int(row)].suspended
+            (int(row), int(beyond[row])) for row in np.flatnonzero(beyond > 0) if not self.clients[int(row)].suspended
         ]
 
     # Commit
@@ -283,7 +291,7 @@ class StoredTable:
         if self.groups is not None:
             return self._commit_grouped(self.groups, client, entries, blocks, priorities)
         lost = np.empty(len(entries), np.int32)
-        key = int(self._records[client, f.ID_LOW])
+        key = int(self.records[client, f.ID_LOW])
         done, n_blocks, n_priorities, n_lost = commits.apply(
             self.segment, self.params, client, key, entries, blocks, priorities, lost
         )
@@ -298,7 +306,7 @@ class StoredTable:
         priorities: npt.NDArray[np.float64],
     ) -> tuple[int, int, int, list[int]]:
         """One after the other: what the next one drives out goes with all its group so far."""
-        key, nobody = int(self._records[client, f.ID_LOW]), np.empty(1, np.int32)
+        key, nobody = int(self.records[client, f.ID_LOW]), np.empty(1, np.int32)
         n_blocks = n_priorities = 0
         for k in range(len(entries)):
             before, entry = self.committed(client), entries[k : k + 1]
@@ -308,8 +316,9 @@ class StoredTable:
             if not done:
                 return k, n_blocks, n_priorities, []
             n_blocks, n_priorities = n_blocks + added, n_priorities + given
-            if int(entry["sequence"][0]) > before:
-                groups.arrived(int(entry["slot"][0]))
+            slot = int(entry["slot"][0])
+            if int(entry["sequence"][0]) > before and self._slots[slot, f.STATE] == f.CLOSED:  # else too old already
+                groups.arrived(slot)
         return len(entries), n_blocks, n_priorities, []
 
     # Draw and release
@@ -317,26 +326,11 @@ class StoredTable:
     @property
     def admits(self) -> bool:
         """Whether the limiter lets one more item in."""
-        counters, params = self.counters, self.params
-        if self.layout.spread:
-            return bool(counters[f.INSERT_CREDIT] > 0)
-        sampled = int(room.passed.py_func(params, counters))  # type: ignore[attr-defined]
-        return bool(
-            insert_allowed.py_func(  # type: ignore[attr-defined]
-                int(counters[f.INSERTED_ITEMS]),
-                int(counters[f.DELETED_ITEMS]),
-                sampled,
-                bool(params[f.P_RATIO]),
-                int(params[f.P_MIN_SIZE]),
-                float(self._floats[f.RATIO]),
-                float(self._floats[f.HIGH]),
-            )
-        )
+        return bool(insert_passes(self.segment, self.params))
 
-    @property
-    def drawable(self) -> bool:
-        """Whether any item can be drawn now."""
-        return bool(draw.drawable(self.segment, self.params))
+    def drawable(self, which: int = 0) -> bool:
+        """Whether any item of set number `which` can be drawn now."""
+        return bool(draw.drawable(self.segment, self.params, which))
 
     def mass(self) -> tuple[float, int, float]:
         """Mass of all items, how many can be drawn, smallest non-zero probability; see `draw.mass`."""
@@ -348,28 +342,47 @@ class StoredTable:
         self.counters[f.RESERVED_ITEMS] -= credit
 
     def select(
-        self, client: int, size: int, parties: int, ttl: float, credit: int = 0, hurry: bool = False
+        self,
+        client: int,
+        size: int,
+        parties: int,
+        ttl: float,
+        credit: int = 0,
+        hurry: bool = False,
+        which: int = 0,
+        reach: tuple[int, int] = (0, 0),
     ) -> Selection | int:
-        """Reserve limiter credit, draw and pin `size` items; the credit so far if that is not possible yet.
+        """Reserve limiter credit, draw and pin `size` items of a set; the credit so far if that is not possible yet.
 
         Credit reserved by an earlier attempt is passed in again; what will not be used any more goes back
         by `unreserve`. Fewer items come only where `max_times_sampled` uses them up, where a queue or stack
-        holds no more, and from one when somebody waits for room in it (`hurry`).
+        holds no more, and from one when somebody waits for room in it (`hurry`). `reach`: rows before and behind
+        items that are pinned too where they lie in other pieces of the trajectory.
         """
         ids, starts = np.empty(size, np.int64), np.empty(size, np.int64)
         lengths, probabilities = np.empty(size, np.int32), np.empty(size, np.float64)
         n, credit, smallest = draw.select(
-            self.segment, self.params, size, credit, hurry, 1, ids, starts, lengths, probabilities
+            self.segment, self.params, which, size, credit, hurry, 1, ids, starts, lengths, probabilities
         )
         if n == 0:
             return credit
         if n < size:
             ids, starts, lengths, probabilities = ids[:n].copy(), starts[:n], lengths[:n], probabilities[:n]
-        number, deadline = self.pins.add(ids, client, parties, ttl)
-        return Selection(self.table.name, ids, probabilities, starts, lengths, smallest, number, parties, deadline)
+        near = NO_NEIGHBOURS if reach == (0, 0) else self._neighbours(starts, lengths, reach, 1)
+        number, deadline = self.pins.add(ids, client, parties, ttl, which, near)
+        return Selection(
+            self.table.name, ids, probabilities, starts, lengths, smallest, number, parties, deadline, (), near
+        )
 
     def claim(
-        self, client: int, consumer: int, size: int, parties: int, ttl: float, hurry: bool = False
+        self,
+        client: int,
+        consumer: int,
+        size: int,
+        parties: int,
+        ttl: float,
+        hurry: bool = False,
+        reach: tuple[int, int] = (0, 0),
     ) -> Selection | None:
         """Claim and pin the first `size` units of a consumer's line; None if there are not as many yet.
 
@@ -390,8 +403,11 @@ class StoredTable:
         if there < size or (not group and self.counters[f.ITEM_COUNT] < self.params[f.P_MIN_SIZE]):
             return None
         number, ids, starts, lengths = self.claims.take(client, consumer, size)
-        pin, deadline = self.pins.add(ids, client, parties, ttl, number)
-        return Selection(self.table.name, ids, np.ones(len(ids)), starts, lengths, 1.0, pin, parties, deadline)
+        near = NO_NEIGHBOURS if reach == (0, 0) else self._neighbours(starts, lengths, reach, 1)
+        pin, deadline = self.pins.add(ids, client, parties, ttl, 0, near, claim=number)
+        return Selection(
+            self.table.name, ids, np.ones(len(ids)), starts, lengths, 1.0, pin, parties, deadline, (), near
+        )
 
     def acknowledge(self, client: int, consumer: int, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
         """Acknowledge items for a consumer; what became of each (`gear.storage.acknowledge`).
@@ -405,18 +421,72 @@ class StoredTable:
             raise DataError(f"table {self.table.name!r} declares no consumers: nothing is acknowledged")
         return self.claims.acknowledge(client, consumer, ids)
 
-    def sample(
-        self, size: int, plan: npt.NDArray[np.int64], pads: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]
+    def select_steps(
+        self, client: int, size: int, parties: int, ttl: float, which: int, reach: tuple[int, int], budget: Budget
     ) -> Selection | None:
-        """Select, gather and deliver `size` items in one call; None, with nothing changed, if that cannot be now.
+        """Draw and pin up to `size` items of a set whose steps fit a budget; None if none can be drawn now.
+
+        Raises
+        ------
+        DataError
+            If the first item alone does not fit.
+        """
+        filled = fill(self, which, size, budget)
+        if filled is None:
+            return None
+        (ids, starts, lengths, probabilities), smallest = filled
+        near = NO_NEIGHBOURS if reach == (0, 0) else self._neighbours(starts, lengths, reach, 1)
+        number, deadline = self.pins.add(ids, client, parties, ttl, which, near)
+        return Selection(
+            self.table.name, ids, probabilities, starts, lengths, smallest, number, parties, deadline, (), near
+        )
+
+    def pick(
+        self, client: int, ids: npt.NDArray[np.int64], parties: int, ttl: float, reach: tuple[int, int]
+    ) -> Selection:
+        """Pin items by their ids; no draw, so that it costs neither credit nor uses.
+
+        Raises
+        ------
+        StaleItems
+            If some are not stored any more; nothing is pinned then.
+        """
+        starts, lengths = np.empty(len(ids), np.int64), np.empty(len(ids), np.int32)
+        stale = picks.pick(self.segment, self.params, ids, starts, lengths)
+        if stale:
+            first = int(np.argmax(starts < 0))
+            raise StaleItems(
+                f"table {self.table.name!r}: {stale} of {len(ids)} ids name items that are not stored any more, the "
+                f"first at index {first}; leave those out, or keep items by a larger capacity"
+            )
+        near = NO_NEIGHBOURS if reach == (0, 0) else self._neighbours(starts, lengths, reach, 1)
+        number, deadline = self.pins.add(ids, client, parties, ttl, 0, near, void=True)
+        return Selection(
+            self.table.name, ids, np.ones(len(ids)), starts, lengths, 1.0, number, parties, deadline, (), near
+        )
+
+    def _neighbours(
+        self, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32], reach: tuple[int, int], pin: int
+    ) -> npt.NDArray[np.int32]:
+        near: npt.NDArray[np.int32] = seams.neighbours(self.segment, self.params, starts, lengths, *reach, pin)
+        return near
+
+    def sample(self, size: int, plan: Plan, out: npt.NDArray[np.uint8], which: int = 0) -> Selection | None:
+        """Select, gather and deliver `size` items of a set in one call; None, with nothing changed, if not now.
 
         Nothing is pinned: the owner keeps every other call out meanwhile, so nothing can be evicted.
         """
         ids, starts = np.empty(size, np.int64), np.empty(size, np.int64)
         lengths, probabilities = np.empty(size, np.int32), np.empty(size, np.float64)
-        done, smallest = sample.sample(
-            self.segment, self.params, size, plan, pads, ids, starts, lengths, probabilities, out
-        )
+        drawn = (ids, starts, lengths, probabilities)
+        if plan.viewed:
+            done, smallest = sample.draw_at_once(self.segment, self.params, which, size, *drawn)
+            if done:
+                near = self._neighbours(starts, lengths, (plan.before, plan.after), 0)
+                collect(self.segment, plan, starts, lengths, near, out)
+                settle.settle(self.segment, self.params, which, ids, True)
+        else:
+            done, smallest = sample.sample(self.segment, self.params, which, size, plan.rows, plan.pads, *drawn, out)
         if not done:
             return None
         return Selection(self.table.name, ids, probabilities, starts, lengths, smallest, 0)
@@ -427,7 +497,7 @@ class StoredTable:
 
     def client_name(self, client: int) -> str:
         """A client for people: the beginning of its identity, and whether it is silent."""
-        known = self._clients[client]
+        known = self.clients[client]
         return f"client {known.key.hex()[:8]}{' (silent)' if known.suspended else ''}"
 
     # Priorities and the table as a whole
@@ -463,12 +533,28 @@ class StoredTable:
             )
         return Update(applied, len(ids) - applied)
 
+    def fill(
+        self, ids: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], columns: Mapping[str, filling.Rows]
+    ) -> Update:
+        """Write late columns; see `filling.fill`."""
+        return filling.fill(self, ids, lengths, columns)
+
+    @property
+    def version(self) -> int:
+        """The policy version that the table was told last."""
+        return int(self.counters[f.VERSION])
+
+    def set_version(self, version: int) -> int:
+        """Raise the version, which never falls; trajectories that are too old then leave. Returns it."""
+        return int(versions.set_version(self.segment, self.params, version))
+
     def reset(self) -> None:
         """Evict everything; limiter counts start anew. Open trajectories of writers are lost to them."""
         self.pins.reset()
+        self.growing.drop_all()
         while self.counters[f.OLDEST] >= 0:
             evict(self.segment, self.params, int(self.counters[f.OLDEST]), False)
-        self.counters[[f.INSERTED_ITEMS, f.DELETED_ITEMS, f.SAMPLED_ITEMS, f.CREDITED]] = 0
+        self.counters[[f.INSERTED_ITEMS, f.DELETED_ITEMS, f.SAMPLED_ITEMS, f.RETURNED_ITEMS, f.CREDITED]] = 0
         self.layout.view(self.segment, "floats")[f.MAX_PRIORITY] = 1.0
         if self.claims is not None:
             self.claims.reset()
@@ -477,17 +563,7 @@ class StoredTable:
 
     def info(self) -> dict[str, Any]:
         """Figures of the table: counts, bytes, leases, quarantine, evictions. Plain data."""
-        silent = [row for row, known in self._clients.items() if known.suspended]
-        result = figures(self.counters, self.layout) | {
-            "quarantined_blocks": sum(int(self._records[row, f.LEASED_BLOCKS]) for row in silent),
-            "pins": len(self.pins),
-            "clients": len(self._clients) - len(silent),
-            "silent_clients": sum(self.pins.any_of(row) or bool(self._records[row, f.LEASED_BLOCKS]) for row in silent),
-        }
-        result |= NO_GROUPS if self.groups is None else self.groups.info()
-        if self.claims is not None:
-            result["consumers"] = self.claims.info()
-        return result
+        return figures.of(self)
 
     def close(self, keep: bool = False) -> None:
         """Forget the segment; a shared one is removed unless `keep`."""

@@ -12,17 +12,20 @@ from gear.kernels.compile import kernel
 from gear.selection import epochs
 from gear.storage import fields as f
 from gear.storage.directory import float64s, int32s, int64s
+from gear.storage.publish import slot_of
 from gear.storage.sampler import (
     add_uniform,
     into_heap,
     is_heap,
     leave_list,
+    list_slot,
     listed,
     no_mass,
     set_priorities,
     take_uniform,
     unit_of,
 )
+from gear.storage.sets import head, items_in
 
 
 @kernel
@@ -33,15 +36,29 @@ def use(segment, params, items):
         times[2 * items[k]] += 1
         if times[2 * items[k]] == params[f.P_MAX_TIMES]:
             exhaust(segment, params, items[k])
+            for s in range(1, params[f.P_SETS]):
+                line = head(params, s)
+                if items_in(segment, line, slot_of(segment, params, items[k])) > 0:
+                    exhaust(segment, line, items[k])
+
+
+@kernel
+def unuse(segment, params, item):
+    """An item that was used up can be drawn again, from every set that it belongs to."""
+    restore(segment, params, item)
+    for s in range(1, params[f.P_SETS]):
+        line = head(params, s)
+        if items_in(segment, line, slot_of(segment, params, item)) > 0:
+            restore(segment, line, item)
 
 
 @kernel
 def exhaust(segment, params, item):
-    """An item can not be drawn for now: it is used up, or already in a batch that holds no item twice."""
+    """An item can not be drawn from a set for now: it is used up, or already in a batch that holds no item twice."""
     sampler = params[f.P_SAMPLER]
     if sampler == f.UNIFORM:
         take_uniform(segment, params, unit_of(segment, params, item), 1)
-    elif sampler == f.FIFO or sampler == f.LIFO:
+    elif sampler == f.FIFO or sampler == f.LIFO or sampler == f.FRESH:
         int64s(segment, params, f.R_COUNTERS)[f.LIVE_ITEMS] -= 1
     else:
         one = np.empty(1, np.int64)
@@ -54,7 +71,7 @@ def exhaust(segment, params, item):
 
 @kernel
 def restore(segment, params, item):
-    """An item that could not be drawn can be drawn again, by its old priority and in its old place."""
+    """An item that could not be drawn from a set can be drawn again, by its old priority and in its old place."""
     sampler = params[f.P_SAMPLER]
     counters = int64s(segment, params, f.R_COUNTERS)
     if sampler == f.UNIFORM:
@@ -68,10 +85,12 @@ def restore(segment, params, item):
         position = int32s(segment, params, f.R_POSITION)
         counters[f.LIVE_ITEMS] = epochs.add(live, position, counters[f.LIVE_ITEMS], item)
     elif is_heap(params):
-        into_heap(segment, params, item, False)
+        into_heap(segment, params, item)
     else:
         counters[f.LIVE_ITEMS] += 1
         _move_cursor_back(segment, params, item)
+        if params[f.P_BY_SLOT] != 0:
+            list_slot(segment, params, slot_of(segment, params, item))
 
 
 @kernel
@@ -87,7 +106,7 @@ def _move_cursor_back(segment, params, item):
         stride = params[f.P_STRIDE]
         number = (begin + (item - block * params[f.P_ITEMS_PER_BLOCK]) * stride + stride - 1) // stride
     at = slot * f.SLOT_FIELDS
-    if params[f.P_SAMPLER] == f.FIFO:
+    if params[f.P_SAMPLER] != f.LIFO:
         if number < slots[at + f.CURSOR]:
             slots[at + f.CURSOR], slots[at + f.CURSOR_BLOCK] = number, block
     elif number + 1 > slots[at + f.CURSOR]:
@@ -96,7 +115,7 @@ def _move_cursor_back(segment, params, item):
 
 @kernel
 def give_back(segment, params, item):
-    """An item was drawn and not delivered: it is drawn again in the running epoch."""
+    """An item was drawn from a set and not delivered: it is drawn again in its running epoch."""
     if params[f.P_SAMPLER] == f.EPOCHS:
         counters = int64s(segment, params, f.R_COUNTERS)
         live = int64s(segment, params, f.R_LIVE)

@@ -9,10 +9,12 @@ stage of the same layout: its rows travel with the commit entries, and gathered 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from gear.errors import TableNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -23,6 +25,22 @@ if TYPE_CHECKING:
     from gear.query import Plan
     from gear.schema import Table
     from gear.storage.layout import Grant, Layout
+
+
+class Seam(NamedTuple):
+    """Where a piece of a trajectory that was split at `max_length` goes on.
+
+    Attributes
+    ----------
+    steps : steps of the trajectory before the piece.
+    follows : sequence number of the entry that ended the piece before, 0 if there is none (any more).
+    """
+
+    steps: int
+    follows: int
+
+
+NO_SEAM = Seam(0, 0)
 
 
 @dataclass(eq=False)
@@ -85,10 +103,17 @@ class Service(Protocol):
         parties: int,
         ttl: float,
         ahead: Plan | None = None,
+        which: int = 0,
+        reach: tuple[int, int] = (0, 0),
+        budget: tuple[int, bool] | None = None,
         consumer: str = "",
     ) -> Selection:
-        """Draw and pin `size` items; waits for the limiter and for items. The pin lives `ttl` seconds.
+        """Draw and pin `size` items of set number `which`; waits for the limiter and for items.
 
+        The pin lives `ttl` seconds.
+
+        `reach`: rows before items and behind them that may be gathered too, of other pieces of a split trajectory.
+        `budget`: most steps of all items together, and whether an item that is longer comes alone (else DataError).
         `ahead` is the plan by which they are gathered next: where rows travel, those of a small batch come along.
         `consumer` claims them, where the table has consumers.
         """
@@ -100,17 +125,34 @@ class Service(Protocol):
         """A consumer is done with items; what became of each, as `gear.storage.acknowledge` says it."""
         ...
 
+    def pick(
+        self, table: OpenTable, ids: npt.NDArray[np.int64], parties: int, ttl: float, reach: tuple[int, int]
+    ) -> Selection:
+        """Pin items by their ids; costs neither credit nor uses. Of several shards they come shard by shard.
+
+        Raises StaleItems, and pins nothing, if some are not stored any more.
+        """
+        ...
+
     def gather(
-        self, table: OpenTable, selection: Selection, plan: Plan, out: npt.NDArray[np.uint8], first: int = 0
+        self,
+        table: OpenTable,
+        selection: Selection,
+        plan: Plan,
+        out: npt.NDArray[np.uint8],
+        first: int = 0,
+        steps: int = 0,
     ) -> bool:
         """Collect the rows of a selection that this client holds into `out`, uint8[plan.nbytes] or more.
 
-        They are the items of the batch from number `first` on.
+        They are the items of the batch from number `first` on; `steps`: of the items before, if they are packed.
         False if the pin has been taken back; what `out` holds then is worth nothing.
         """
         ...
 
-    def sample(self, table: OpenTable, size: int, plan: Plan, out: npt.NDArray[np.uint8]) -> Selection | None:
+    def sample(
+        self, table: OpenTable, size: int, plan: Plan, out: npt.NDArray[np.uint8], which: int = 0
+    ) -> Selection | None:
         """Select, gather by `plan` into `out` and deliver in one go, where the path can do that at once.
 
         None: not now, or not on this path; nothing has changed, select and gather instead.
@@ -177,6 +219,61 @@ class Service(Protocol):
 class Session(Service, Protocol):
     """What a client asks of the tables of one shard: all that, and what stores trajectories there."""
 
+    def fill(
+        self,
+        table: OpenTable,
+        ids: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.int64],
+        columns: Mapping[str, memoryview],
+        timeout: float | None,
+    ) -> Update:
+        """Write late columns of whole trajectories, named by the id of any of their items; all or nothing.
+
+        lengths: int64[N], rows of each; columns: the bytes of their rows, one trajectory behind the other.
+        """
+        ...
+
+    def set_version(self, table: OpenTable, version: int | None, timeout: float | None) -> int:
+        """Raise the table's policy version, which never falls; returns it. None only asks."""
+        ...
+
+    def begin(self, table: OpenTable, values: bytes, version: int | None, timeout: float | None) -> int:
+        """Open a trajectory that belongs to the table; its id. `values`: the bytes of its per-trajectory columns."""
+        ...
+
+    def append(
+        self,
+        table: OpenTable,
+        trajectory: int,
+        at: int,
+        rows: int,
+        columns: Mapping[str, bytes],
+        timeout: float | None,
+    ) -> int:
+        """Append rows, the bytes of every per-step column, if the trajectory has `at` of them; its length then."""
+        ...
+
+    def seal(
+        self,
+        table: OpenTable,
+        trajectory: int,
+        terminated: bool,
+        final: Mapping[str, bytes],
+        values: bytes,
+        priorities: npt.NDArray[np.float64],
+        timeout: float | None,
+    ) -> int:
+        """End an open trajectory; its length."""
+        ...
+
+    def length(self, table: OpenTable, trajectory: int, timeout: float | None) -> int:
+        """Rows of an open trajectory."""
+        ...
+
+    def drop(self, table: OpenTable, trajectory: int, timeout: float | None) -> None:
+        """Drop an open trajectory."""
+        ...
+
     def lease(self, table: OpenTable, blocks: int, slots: int, timeout: float | None) -> Grant:
         """Up to that many, at once, from the reserve: fewer (even none) when the client's share is used."""
         ...
@@ -198,9 +295,11 @@ class Session(Service, Protocol):
         flags: int,
         priorities: float | npt.NDArray[np.float64] | None,
         timeout: float | None,
+        seam: Seam = NO_SEAM,
     ) -> int:
         """Queue one commit entry whose rows are written; returns its sequence number (from 1, per table).
 
+        `seam` says what an entry with CONTINUES begins behind; its shard must be that of the piece before.
         Entries are committed in order. Waits only when the window of unacknowledged entries is full.
         """
         ...
@@ -237,3 +336,14 @@ class Session(Service, Protocol):
     def lost(self) -> bool:
         """Whether the shard is known to be gone."""
         ...
+
+
+def table_not_found(name: str | None, known: Sequence[str] | dict[str, Any]) -> TableNotFound:
+    """The error for a table that is not there or not named."""
+    there = ", ".join(known) or "none"
+    if name is None:
+        return TableNotFound(f"several tables or none exist ({there}): say which, table='name'")
+    return TableNotFound(
+        f"table {name!r} does not exist (there: {there}); create it first: "
+        f"client.create_table(gear.table_like({name!r}, trajectory, capacity=gear.Steps(1_000_000)))"
+    )

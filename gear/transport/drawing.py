@@ -18,7 +18,7 @@ from gear.batch import Part, Selection
 from gear.errors import ConnectionLost, DeadlineExceeded, GearError
 from gear.schema import Queue, Stack
 from gear.transport import messages as m
-from gear.transport.session import expect
+from gear.transport.remote import expect
 from gear.transport.spread import Mass
 from gear.transport.watch import Watch, first_of
 
@@ -48,15 +48,23 @@ class Drawing:
     Parameters
     ----------
     several, table
-    size, parties, ttl, ahead
+    size, parties, ttl, reach, ahead
         See `Session.select`.
     """
 
     def __init__(
-        self, several: Several, table: SpreadTable, size: int, parties: int, ttl: float, ahead: Plan | None
+        self,
+        several: Several,
+        table: SpreadTable,
+        size: int,
+        parties: int,
+        ttl: float,
+        reach: tuple[int, int],
+        ahead: Plan | None,
     ) -> None:
         self._several, self._table = several, table
         self._size, self._parties, self._ttl, self._ahead = size, parties, min(ttl, 1e10), ahead
+        self._reach = reach
         declared = table.table
         # Items that are used up make a batch short; how much credit it takes is known when it is drawn.
         self._may_be_short = declared.max_times_sampled > 0
@@ -143,7 +151,7 @@ class Drawing:
         for shard, count in counts.items():
             shape = several.session(shard).ahead(self._ahead, count)
             index = table.opened[shard].layout.index
-            bodies[shard] = m.Draw(index, count, self._parties, self._ttl, shape)
+            bodies[shard] = m.Draw(index, count, self._parties, self._ttl, shape, *self._reach)
         came, smallest = 0, 1.0
         failed: GearError | None = None
         for shard, call in several.post_each(bodies).items():
@@ -260,7 +268,7 @@ class Drawing:
     def _whole(self) -> Selection:
         """All parts as one selection, one behind the other."""
         got = self._got
-        pins = [Part(one.shard, len(one.items), one.items.pin) for one in got]
+        pins = [Part(one.shard, len(one.items), one.items.pin, len(one.items.neighbours)) for one in got]
         deadlines = [one.items.deadline for one in got]
         if self._credit is not None and self._table.home is not None:
             pins.append(Part(self._table.home, 0, self._credit.pin))
@@ -276,6 +284,7 @@ class Drawing:
             self._parties,
             min(deadlines),
             tuple(pins),
+            np.concatenate([one.items.neighbours for one in got]),
         )
 
     def _give_back(self) -> None:

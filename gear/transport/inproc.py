@@ -6,23 +6,23 @@ A thread that must wait sleeps on a condition and is woken by the call that make
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gear.batch import Selection
-from gear.errors import DeviceError, GearError, SchemaError, TableMismatch, TableNotFound
+from gear.errors import DeviceError, GearError, SchemaError, TableMismatch
 from gear.storage import listing
+from gear.storage.budget import Budget
 from gear.storage.fields import BEGIN
 from gear.storage.layout import COMMIT_ENTRY, Grant
 from gear.storage.queue import CommitDone
 from gear.storage.table import StoredTable
-from gear.transport.base import OpenTable, Session
-from gear.transport.inproc_waiting import InprocWaiting, Local
+from gear.transport.base import NO_SEAM, OpenTable, Seam, Session, table_not_found
+from gear.transport.inproc_later import LaterLocally
 from gear.transport.inproc_weights import InprocWeights
+from gear.transport.local import Local, deadline_of
 from gear.transport.mapped import Mapped
 
 if TYPE_CHECKING:
@@ -43,17 +43,14 @@ _NEVER = float("inf")
 _NO_PRIORITIES = np.empty(0, np.float64)
 
 
-class InprocSession(Mapped, InprocWaiting, InprocWeights):
+class InprocSession(LaterLocally, Mapped, InprocWeights):
     """A `Session` over tables of this process."""
 
     path = "inproc"
 
     def __init__(self, tables: Sequence[Table] = ()) -> None:
-        InprocWaiting.__init__(self)
+        LaterLocally.__init__(self)
         InprocWeights.__init__(self)
-        self._key = os.urandom(16)
-        self._tables: dict[str, Local] = {}
-        self._by_open: dict[int, Local] = {}
         for table in tables:
             self.create_table(table, None)
 
@@ -96,10 +93,6 @@ class InprocSession(Mapped, InprocWaiting, InprocWeights):
         """The table itself."""
         return [(self, table)]
 
-    def _local(self, table: OpenTable) -> Local:
-        self._check_open()
-        return self._by_open[id(table)]
-
     def lease(self, table: OpenTable, blocks: int, slots: int, timeout: float | None) -> Grant:
         """Up to that many, at once."""
         with self._lock:
@@ -108,7 +101,7 @@ class InprocSession(Mapped, InprocWaiting, InprocWeights):
 
     def allocate(self, table: OpenTable, blocks: int, slots: int, timeout: float | None) -> Grant:
         """Exactly that many, for a commit that follows."""
-        deadline = _deadline(timeout)
+        deadline = deadline_of(timeout)
         with self._lock:
             local = self._local(table)
             if local.queue.starved:
@@ -134,6 +127,7 @@ class InprocSession(Mapped, InprocWaiting, InprocWeights):
         flags: int,
         priorities: float | npt.NDArray[np.float64] | None,
         timeout: float | None,
+        seam: Seam = NO_SEAM,
     ) -> int:
         """Commit one entry now, or queue it behind the limiter."""
         if priorities is None:
@@ -144,12 +138,10 @@ class InprocSession(Mapped, InprocWaiting, InprocWeights):
         with self._lock:
             local = self._local(table)
             if local.pending >= WINDOW:
-                self._sleep_until(
-                    local, lambda: local.pending < WINDOW, _deadline(timeout), local.queue.insert_obstacle
-                )
+                self._sleep_until(local, lambda: local.pending < WINDOW, deadline_of(timeout))
             local.sequence += 1
             sequence = local.sequence
-            entry[0] = (sequence, slot, len(blocks), length, flags, len(given), 0)
+            entry[0] = (sequence, slot, len(blocks), length, flags, len(given), seam.steps, seam.follows)
             local.pending += 1
 
             named = np.array(blocks, np.int32)
@@ -164,7 +156,10 @@ class InprocSession(Mapped, InprocWaiting, InprocWeights):
                     local.stored.end_leases(local.client, named, entry["slot"][: flags & BEGIN != 0])
 
             local.queue.commit(local.client, entry, named, given, done)
-            self._told(local)
+            if self._waiting:
+                self._changed.notify_all()
+            if local.served:  # a group may be late sooner than readers that sleep know of
+                self._keep_time(local)
             error = local.errors.pop(sequence, None)
             if error is not None:
                 raise error
@@ -181,7 +176,7 @@ class InprocSession(Mapped, InprocWaiting, InprocWeights):
                 return bool(local.errors) and min(local.errors) <= sequence
 
             if local.pending:
-                self._sleep_until(local, over, _deadline(timeout), local.queue.insert_obstacle)
+                self._sleep_until(local, over, deadline_of(timeout))
             if local.errors and min(local.errors) <= sequence:
                 raise local.errors.pop(min(local.errors))
 
@@ -190,7 +185,7 @@ class InprocSession(Mapped, InprocWaiting, InprocWeights):
         with self._lock:
             local = self._local(table)
             dropped = local.queue.withdraw(local.client, first, last)
-            self._told(local)
+            self._changed.notify_all()
             return dropped
 
     def committed(self, table: OpenTable) -> int:
@@ -220,24 +215,33 @@ class InprocSession(Mapped, InprocWaiting, InprocWeights):
         parties: int,
         ttl: float,
         ahead: Plan | None = None,
+        which: int = 0,
+        reach: tuple[int, int] = (0, 0),
+        budget: tuple[int, bool] | None = None,
         consumer: str = "",
     ) -> Selection:
-        """Draw and pin `size` items."""
-        deadline = _deadline(timeout)
+        """Draw and pin `size` items of a set."""
+        deadline = deadline_of(timeout)
         with self._lock:
             local = self._local(table)
             self._expire(local)
+            limit = None if budget is None else Budget(*budget)
             number = table.table.consumer(consumer)
-            if number < 0 and local.queue.idle:
-                selected = local.stored.select(local.client, size, parties, ttl)
+            if number < 0 and local.queue.idle and limit is None:
+                selected = local.stored.select(local.client, size, parties, ttl, which=which, reach=reach)
                 if not isinstance(selected, int):
+                    self._keep_time(local)
                     return selected
                 local.stored.unreserve(selected)
             selection: Selection = self._await(
                 local,
                 deadline,
-                lambda done: local.queue.select(local.client, size, parties, ttl, deadline, done, number),
+                lambda done: local.queue.select(
+                    local.client, size, parties, ttl, deadline, done, which, reach, limit, number
+                ),
+                reads=True,
             )
+            self._keep_time(local)
             return selection
 
     def acknowledge(
@@ -250,9 +254,20 @@ class InprocSession(Mapped, InprocWaiting, InprocWeights):
             self._advance(local)
             return outcomes
 
-    def sample(self, table: OpenTable, size: int, plan: Plan, out: npt.NDArray[np.uint8]) -> Selection | None:
+    def pick(
+        self, table: OpenTable, ids: npt.NDArray[np.int64], parties: int, ttl: float, reach: tuple[int, int]
+    ) -> Selection:
+        """Pin items by their ids."""
+        with self._lock:
+            local = self._local(table)
+            self._expire(local)
+            return local.stored.pick(local.client, ids, parties, ttl, reach)
+
+    def sample(
+        self, table: OpenTable, size: int, plan: Plan, out: npt.NDArray[np.uint8], which: int = 0
+    ) -> Selection | None:
         """Select, gather and deliver under the lock, while the batch is small and nobody waits before."""
-        if plan.nbytes > AT_ONCE:
+        if plan.nbytes > AT_ONCE or plan.packed:
             return None
         with self._lock:
             local = self._local(table)
@@ -262,7 +277,7 @@ class InprocSession(Mapped, InprocWaiting, InprocWeights):
                 self._expire(local)
             if not local.queue.idle:
                 return None
-            return local.stored.sample(size, plan.rows, plan.pads, out)
+            return local.stored.sample(size, plan, out, which)
 
     def hold(self, table: OpenTable, selection: Selection) -> None:
         """Join the pin of a selection."""
@@ -325,23 +340,8 @@ class InprocSession(Mapped, InprocWaiting, InprocWeights):
         with self._lock:
             self._closed = True
             for local in self._tables.values():
-                for bell in local.sleeping:
+                for bell in local.readers:
                     bell.notify()
             self._tables.clear()
             self._by_open.clear()
             self._changed.notify_all()
-
-
-def _deadline(timeout: float | None) -> float:
-    return float("inf") if timeout is None else time.monotonic() + timeout
-
-
-def table_not_found(name: str | None, known: Sequence[str] | dict[str, Any]) -> TableNotFound:
-    """The error for a table that is not there or not named."""
-    there = ", ".join(known) or "none"
-    if name is None:
-        return TableNotFound(f"several tables or none exist ({there}): say which, table='name'")
-    return TableNotFound(
-        f"table {name!r} does not exist (there: {there}); create it first: "
-        f"client.create_table(gear.table_like({name!r}, trajectory, capacity=gear.Steps(1_000_000)))"
-    )

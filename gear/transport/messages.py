@@ -11,53 +11,92 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
-from gear.arrays import Entries
 from gear.errors import GearError, by_name
 from gear.page import MOST_LISTED
-from gear.query import View
+from gear.storage.fields import MAX_SETS
+from gear.transport.message import (
+    MAX_ITEMS,
+    PIECE,
+    Count,
+    Identity,
+    Index,
+    Message,
+    Name,
+    Number,
+    Release,
+    Seconds,
+    Shape,
+    Text,
+)
+from gear.transport.messages_late import Append, Begin, Begun, Drop, Fill, Grown, Length, Seal, SetVersion, Version
+from gear.transport.messages_served import (
+    Acknowledge,
+    Acknowledged,
+    Discard,
+    Fetch,
+    Fetched,
+    Install,
+    Publish,
+    Published,
+    Read,
+    Staged,
+    Store,
+)
+from gear.transport.messages_shards import Account, Await, Credit, Draw, DropHidden, Lend
 
-PROTOCOL = 1
+__all__ = [
+    "MAX_ITEMS",
+    "PIECE",
+    "Account",
+    "Acknowledge",
+    "Acknowledged",
+    "Append",
+    "Await",
+    "Begin",
+    "Begun",
+    "Count",
+    "Credit",
+    "Discard",
+    "Draw",
+    "Drop",
+    "DropHidden",
+    "Fetch",
+    "Fetched",
+    "Fill",
+    "Grown",
+    "Identity",
+    "Index",
+    "Install",
+    "Lend",
+    "Length",
+    "Message",
+    "Name",
+    "Number",
+    "Publish",
+    "Published",
+    "Read",
+    "Release",
+    "Seal",
+    "Seconds",
+    "SetVersion",
+    "Shape",
+    "Staged",
+    "Store",
+    "Text",
+    "Version",
+]  # fmt: skip
+"""What stands in other files and belongs here too; everything below does as well."""
+
+PROTOCOL = 2
 """Version of the wire, raised with every incompatible change."""
 
 MAX_ENTRIES = 4096
-MAX_ITEMS = 1 << 20
 MAX_ROWS = 1 << 24
 MAX_FRAME = 8 * MAX_ROWS
 MAX_RELEASES = 1 << 16
 
-PIECE = 4 << 20
-"""Bytes of rows per answer at most; but an item is never divided, so one item may be more.
-
-Large enough that what a message costs, about 0.3 ms of processors at both ends, is little beside what its bytes cost.
-"""
-
 FORGET = 5
 """Client timeouts after which a silent client that maps no memory is given up, by both ends."""
-
-Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Index = Annotated[int, Meta(ge=0, le=255)]
-Seconds = Annotated[float, Meta(ge=0.0, le=1e10)]
-Identity = Annotated[bytes, Meta(min_length=16, max_length=16)]
-Name = Annotated[str, Meta(max_length=128)]
-Text = Annotated[str, Meta(max_length=4096)]
-Release = tuple[Index, Number, bool]
-"""A hold that ended: table, pin, delivered."""
-
-
-class Message(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """Base of all messages: a tagged array; `FRAMES` raw buffers follow the header, of a `BULK` one any number more."""
-
-    FRAMES: ClassVar[int] = 0
-    BULK: ClassVar[bool] = False
-
-
-class Shape(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """How items look in a batch: the views of its columns and the steps of an item."""
-
-    views: Annotated[tuple[View, ...], Meta(max_length=4096)]
-    length: Count
-
 
 # From a client to the supervisor or a shard.
 
@@ -95,12 +134,6 @@ class CreateTable(Message, tag=5):
 
     table: Annotated[bytes, Meta(max_length=1 << 20)]
     hidden: bool = False
-
-
-class DropHidden(Message, tag=43):
-    """Another shard has refused its part: drop this one, unless it was shown meanwhile."""
-
-    table: Annotated[bytes, Meta(max_length=1 << 20)]
 
 
 class OpenTable(Message, tag=6):
@@ -160,47 +193,27 @@ class Select(Message, tag=12):
     timeout: Seconds | None
     shape: Shape | None = None
     """How they look, if their rows are to come with the answer: for no more than one piece of them."""
+    which: Annotated[int, Meta(ge=0, lt=MAX_SETS)] = 0
+    """Number of the set of items."""
+    before: Number = 0
+    after: Number = 0
+    """Rows of other pieces of a split trajectory that are read, before items and behind them."""
+    steps: Count = 0
+    alone: bool = False
+    """Most steps of the batch, 0 without a limit; whether an item that is longer comes alone instead of an error."""
     consumer: Name = ""
     """Who claims them, where the table has consumers."""
 
 
-class Draw(Message, tag=47):
-    """Draw and pin items of a part of a table now, as many as there are; of none, say what the part weighs."""
+class Pick(Message, tag=21):
+    """Pin items by their ids. Buffer: ids int64."""
 
+    FRAMES: ClassVar[int] = 1
     table: Index
-    size: Annotated[int, Meta(ge=0, le=MAX_ITEMS)]
     parties: Annotated[int, Meta(ge=1, le=65535)]
     ttl: Seconds
-    shape: Shape | None = None
-
-
-class Credit(Message, tag=44):
-    """Of the home of a table's limiter: credit for a batch drawn from several shards, in a pin without items."""
-
-    table: Index
-    amount: Annotated[int, Meta(ge=1, le=MAX_ITEMS)]
-    parties: Annotated[int, Meta(ge=1, le=65535)]
-    ttl: Seconds
-    timeout: Seconds | None
-
-
-class Account(Message, tag=46):
-    """From a shard to the home of a table's limiter: its items so far, inserts lent and not used, inserts that wait."""
-
-    table: Name
-    shard: Index
-    serial: Number
-    inserted: Number
-    deleted: Number
-    credit: Count
-    want: Count
-
-
-class Await(Message, tag=45):
-    """Answered, with an empty selection, when anything of this part can be drawn, and more than `above` items."""
-
-    table: Index
-    above: Number = 0
+    before: Number = 0
+    after: Number = 0
 
 
 class Hold(Message, tag=13):
@@ -277,64 +290,11 @@ class Collect(Message, tag=20):
     shape: Shape
 
 
-class Acknowledge(Message, tag=50):
-    """A consumer is done with items. Buffer: ids int64."""
-
-    FRAMES: ClassVar[int] = 1
-    table: Index
-    consumer: Name
-
-
-class Publish(Message, tag=60):
-    """Begin a version of what is published under a name (0: the next number), with all its bytes or none of them."""
-
-    BULK: ClassVar[bool] = True
-    name: Annotated[str, Meta(min_length=1, max_length=128)]
-    entries: Entries
-    version: Number
-
-
-class Store(Message, tag=61):
-    """A piece of a version begun before. Buffer: `PIECE` bytes, fewer at the end."""
-
-    FRAMES: ClassVar[int] = 1
-    ticket: Number
-    offset: Number
-
-
-class Seal(Message, tag=62):
-    """All pieces are there: the version takes the place of the one before."""
-
-    ticket: Number
-
-
-class Fetch(Message, tag=63):
-    """The latest version, once it is newer. It changes nothing: asked again it is done again."""
-
-    name: Annotated[str, Meta(min_length=1, max_length=128)]
-    newer_than: Number
-    timeout: Seconds | None
-
-
-class Read(Message, tag=64):
-    """A piece of a version being read. Asked again it is done again."""
-
-    ticket: Number
-    offset: Number
-    nbytes: Annotated[int, Meta(ge=1, le=PIECE)]
-
-
-class Discard(Message, tag=65):
-    """The version begun or being read under that ticket is not wanted any more."""
-
-    ticket: Number
-
-
 Request = (
     Discover | Hello | Attach | Goodbye | CreateTable | OpenTable | Lease | Allocate | GiveBack | Commit
-    | Withdraw | Select | Hold | Update | Reset | Info | Releases | Explain | Describe | Measure | Scan | Insert
-    | Collect | DropHidden | Draw | Credit | Await | Account | Acknowledge | Publish | Store | Seal | Fetch | Read
-    | Discard
+    | Withdraw | Select | Pick | Hold | Update | Reset | Info | Releases | Explain | Describe | Measure | Scan | Insert
+    | Collect | DropHidden | Draw | Credit | Await | Account | Fill | SetVersion | Begin | Append | Seal | Length | Drop
+    | Acknowledge | Publish | Store | Install | Fetch | Read | Discard
 )  # fmt: skip
 
 
@@ -417,7 +377,7 @@ class Withdrawn(Message, tag=107):
 
 
 class Selected(Message, tag=108):
-    """Buffer: ids int64, probabilities float64, starts int64, lengths int32, one behind the other.
+    """Buffer: ids int64, probabilities float64, starts int64, lengths int32, neighbours int32, one behind the other.
 
     Behind it the rows that were asked for ahead, as in `Gathered`; none after a break of the connection.
     """
@@ -431,6 +391,8 @@ class Selected(Message, tag=108):
     mass: float = 0.0
     """Of a part of a table, after the draw: what all its items weigh, and how many can be drawn."""
     items: Number = 0
+    near: Count = 0
+    """How many neighbours there are."""
 
 
 class Updated(Message, tag=109):
@@ -476,33 +438,6 @@ class Gathered(Message, tag=114):
     BULK: ClassVar[bool] = True
 
 
-class Acknowledged(Message, tag=150):
-    """Buffer: what became of each id, int8."""
-
-    FRAMES: ClassVar[int] = 1
-
-
-class Staged(Message, tag=160):
-    """A version was begun; its pieces name the ticket."""
-
-    ticket: Number
-
-
-class Published(Message, tag=161):
-    """The version is the latest now."""
-
-    version: Number
-
-
-class Fetched(Message, tag=162):
-    """A version. Buffers: all its bytes, or none where it is to be read piece by piece under the ticket (not 0)."""
-
-    BULK: ClassVar[bool] = True
-    version: Number
-    entries: Entries
-    ticket: Number
-
-
 class Recall(Message, tag=111):
     """Pushed: give back that many idle leases."""
 
@@ -517,22 +452,10 @@ class Revoke(Message, tag=112):
     pins: list[Number]
 
 
-class Lend(Message, tag=144):
-    """So many more items may be inserted. Also pushed, and then counts only if no later account was given.
-
-    `back`: what is not used is to be given back, with the next account.
-    """
-
-    table: Name
-    serial: Number
-    amount: Count
-    back: bool = False
-
-
 Reply = (
     Failed | Discovered | Welcome | Done | Opened | Granted | Committed | Withdrawn | Selected | Updated
-    | Informed | Recall | Revoke | Explained | Described | Scanned | Gathered | Lend | Acknowledged
-    | Staged | Published | Fetched
+    | Informed | Recall | Revoke | Explained | Described | Scanned | Gathered | Lend | Version | Begun | Grown
+    | Acknowledged | Staged | Published | Fetched
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from gear.errors import ProtocolError
+from gear.errors import GearError, ProtocolError
 from gear.transport.discovery import discover, endpoint_of, parse_address
 from gear.transport.door import NotShared
 from gear.transport.messages import Shard
@@ -15,6 +15,7 @@ from gear.transport.shm import ShmSession
 from gear.transport.tcp import TcpSession
 
 PATHS = (None, "shm", "tcp")
+_ASKING_SECONDS = 0.5
 
 
 def connect(
@@ -36,7 +37,9 @@ def connect(
     sessions: dict[int, ShmSession | TcpSession] = {}
     try:
         for shard in found.shards:
-            sessions[shard.index] = open_session(shard, host, token, found.heartbeat, deadline, path)
+            session = sessions[shard.index] = open_session(shard, host, token, found.heartbeat, deadline, path)
+            if found.count > 1 and isinstance(session, TcpSession):
+                session.listed = _Listed(address, token, shard)
     except BaseException:
         for session in sessions.values():
             session.close()
@@ -44,6 +47,20 @@ def connect(
     if found.count == 1:
         return sessions[0]
     return Several(sessions, found.count)
+
+
+class _Listed:
+    """Asks a server whether it still has a shard, when that cannot be reached."""
+
+    def __init__(self, address: str, token: str, shard: Shard) -> None:
+        self._address, self._token, self._shard = address, token, shard
+
+    def __call__(self) -> bool:
+        """Whether it has, as far as one can know."""
+        try:
+            return self._shard in discover(self._address, self._token, _ASKING_SECONDS).shards
+        except GearError:
+            return True
 
 
 def open_session(

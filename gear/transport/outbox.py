@@ -17,6 +17,7 @@ import numpy as np
 from gear.storage.fields import BEGIN
 from gear.storage.layout import COMMIT_ENTRY
 from gear.transport import messages as m
+from gear.transport.base import NO_SEAM, Seam
 from gear.transport.wire import array as array_of
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ WINDOW = 1024
 
 _FULL = 1 << 16
 _REMEMBERED = 255
-_PACK = struct.Struct("<qiiiiii").pack_into
+_PACK = struct.Struct("<qiiiiiiq").pack_into
 _SEQUENCE = struct.Struct("<q").unpack_from
 _ENTRY = COMMIT_ENTRY.itemsize
 
@@ -84,6 +85,7 @@ class Outbox:
         length: int,
         flags: int,
         priorities: float | npt.NDArray[np.float64] | None,
+        seam: Seam = NO_SEAM,
     ) -> int:
         """Queue an entry; the caller has made sure that the window is not full."""
         sequence, n = self.sequence + 1, 0
@@ -96,7 +98,8 @@ class Outbox:
                 self._priorities.frombytes(given.tobytes())
                 n = len(given)
         count = len(blocks)
-        _PACK(self._entries, self.count * _ENTRY, sequence, slot, count, length, flags, n, self.before)
+        before = self.before or seam.steps
+        _PACK(self._entries, self.count * _ENTRY, sequence, slot, count, length, flags, n, before, seam.follows)
         self._blocks.extend(blocks)
         self._begun += flags & BEGIN == BEGIN
         self.sequence = sequence

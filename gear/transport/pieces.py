@@ -21,19 +21,52 @@ if TYPE_CHECKING:
     from gear.query import Plan
     from gear.transport.channel import Buffer
 
+MOST = 1 << 30
+"""Bytes of views of one item at most: a view may show any number of rows."""
+
 FRAME = 32 << 20
 """Bytes per buffer of a message at most."""
 
 
-def per_piece(plan: Plan) -> int:
-    """Items per piece, so that all pieces of the batch are about equally large."""
-    pieces = max(1, -(-plan.nbytes // PIECE))
-    return max(1, -(-plan.size // pieces))
+def _pieces(plan: Plan) -> int:
+    return max(1, -(-plan.nbytes // PIECE))
+
+
+def in_one(plan: Plan, count: int) -> bool:
+    """Whether so many items of the batch are one piece."""
+    return count <= max(1, -(-plan.size // _pieces(plan)))
+
+
+def cut(plan: Plan, lengths: npt.NDArray[np.int32]) -> list[slice]:
+    """The items of each piece, so that all pieces of the batch are about equally large.
+
+    lengths: int32[N] of the batch's items, or of those that come from one shard.
+    """
+    pieces, count = _pieces(plan), len(lengths)
+    if not plan.packed:
+        most = max(1, -(-plan.size // pieces))
+        return [slice(begin, min(begin + most, count)) for begin in range(0, count, most)]
+    steps = np.cumsum(np.minimum(lengths, plan.length), dtype=np.int64)
+    wanted = np.arange(1, pieces) * plan.total // pieces
+    bounds = np.unique(np.concatenate(([0], np.searchsorted(steps, wanted, "right"), [count])))
+    return [slice(int(a), int(b)) for a, b in zip(bounds, bounds[1:], strict=False)]
+
+
+def steps_of(plan: Plan, lengths: npt.NDArray[np.int32]) -> int:
+    """`Plan.total` of a batch of these items laid out as `plan` does."""
+    return int(np.minimum(lengths, plan.length).sum(dtype=np.int64)) if plan.packed else -1
 
 
 def too_large(plan: Plan) -> bool:
     """Whether a piece is larger than anybody needs to ask for."""
-    return plan.size > 1 and plan.nbytes > 2 * PIECE
+    return (plan.size > 1 and plan.nbytes > 2 * PIECE + longest(plan)) or (plan.viewed and plan.nbytes > MOST)
+
+
+def longest(plan: Plan) -> int:
+    """Bytes of a packed piece's longest item at most: pieces of whole items may be that much larger."""
+    if not plan.packed:
+        return 0
+    return sum(field.nbytes // max(1, plan.total) for field in plan.regions if field.timed) * plan.length
 
 
 def split(memory: memoryview, unit: int = 1) -> list[memoryview]:
@@ -42,8 +75,12 @@ def split(memory: memoryview, unit: int = 1) -> list[memoryview]:
     return [memory[at : at + step] for at in range(0, len(memory), step)]
 
 
-def place(piece: Plan, plan: Plan, first: int, frames: Sequence[Buffer], out: npt.NDArray[np.uint8]) -> None:
+def place(
+    piece: Plan, plan: Plan, first: int, frames: Sequence[Buffer], out: npt.NDArray[np.uint8], before: int = 0
+) -> None:
     """Copy a piece that begins with item `first` to where its columns lie in the batch `out`, uint8[plan.nbytes].
+
+    before: steps of the items before it, if they are packed.
 
     Raises
     ------
@@ -60,15 +97,11 @@ def place(piece: Plan, plan: Plan, first: int, frames: Sequence[Buffer], out: np
         if piece.size == plan.size:
             out[begin:end] = part
         else:
-            for (at, nbytes), (to, each) in zip(_regions(piece), _regions(plan), strict=True):
-                low, high = max(at, begin), min(at + nbytes * piece.size, end)
+            for mine, whole in zip(piece.regions, plan.regions, strict=True):
+                low, high = max(mine.offset, begin), min(mine.offset + mine.nbytes, end)
                 if low < high:
-                    start = to + first * each + low - at
+                    packed = plan.packed and whole.timed
+                    done = before * whole.nbytes // plan.total if packed else first * whole.nbytes // plan.size
+                    start = whole.offset + done + low - mine.offset
                     out[start : start + high - low] = part[low - begin : high - begin]
         begin = end
-
-
-def _regions(plan: Plan) -> list[tuple[int, int]]:
-    """(offset, bytes per item) of each column and of the mask."""
-    regions = [(field.offset, field.nbytes // plan.size) for field in plan.fields]
-    return regions if plan.mask_offset < 0 else [*regions, (plan.mask_offset, plan.length)]

@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from gear.errors import Closed, ConnectionLost, GearError
+from gear.errors import Closed, ConnectionLost, GearError, ProtocolError
 from gear.transport import messages as m
 from gear.transport.attendant import PROMPT, Attendant
 from gear.transport.base import OpenTable
-from gear.transport.conversation import Conversation
+from gear.transport.conversation import Call, Conversation
 from gear.transport.outbox import Outbox
 
 FOREVER = float("inf")
@@ -40,6 +40,13 @@ _inherited: list[object] = []
 def deadline_of(timeout: float | None) -> float:
     """`time.monotonic()` at which a timeout ends."""
     return FOREVER if timeout is None else time.monotonic() + timeout
+
+
+def expect(call: Call, kind: Any) -> Any:
+    """The answer, if it is of that kind."""
+    if type(call.answer) is not kind:
+        raise ProtocolError(f"expected {kind.__name__} from the server, got {type(call.answer).__name__}")
+    return call.answer
 
 
 class Remote(ABC):
@@ -160,6 +167,10 @@ class Remote(ABC):
                 talk.ask(m.Goodbye(), time.monotonic() + 1.0)
             talk.close()
         self._leave()
+
+    def descriptors(self) -> tuple[int, ...]:
+        """What becomes readable when `look` may find something."""
+        return () if self._talk is None else self._talk.link.descriptors()
 
     def attend(self) -> bool:
         """Called by the attendant: send what no call has taken along, hear what came."""

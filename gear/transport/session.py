@@ -20,11 +20,12 @@ from gear.errors import DeadlineExceeded, PinLost, ProtocolError
 from gear.parts import is_spread, part
 from gear.storage.layout import Layout
 from gear.transport import messages as m
-from gear.transport.base import OpenTable
+from gear.transport.base import NO_SEAM, OpenTable, Seam
 from gear.transport.channel import Buffer
 from gear.transport.conversation import Call, Conversation
 from gear.transport.outbox import WINDOW, Outbox
-from gear.transport.remote import LEAST, deadline_of
+from gear.transport.remote import LEAST, deadline_of, expect
+from gear.transport.session_later import LaterSession
 from gear.transport.weights import RemoteWeights
 from gear.transport.wire import array, page_of
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from gear.transport.base import Session
 
 
-class RemoteSession(RemoteWeights):
+class RemoteSession(LaterSession, RemoteWeights):
     """The greater part of a `Session` with one shard; see `Remote` for its life."""
 
     path = ""
@@ -115,10 +116,6 @@ class RemoteSession(RemoteWeights):
             talk.check()
             return call.done
 
-    def descriptors(self) -> tuple[int, ...]:
-        """What becomes readable when `look` may find something."""
-        return () if self._talk is None else self._talk.link.descriptors()
-
     @abstractmethod
     def _segment(self, answer: m.Opened, layout: Layout) -> npt.NDArray[np.uint8]:
         """The memory in which this path writes a table's rows, uint8[layout.nbytes]."""
@@ -134,6 +131,7 @@ class RemoteSession(RemoteWeights):
         flags: int,
         priorities: float | npt.NDArray[np.float64] | None,
         timeout: float | None,
+        seam: Seam = NO_SEAM,
     ) -> int:
         """Queue one commit entry."""
         talk = self._talk or self._begin(LEAST)
@@ -141,7 +139,7 @@ class RemoteSession(RemoteWeights):
             box = self._boxes[table.layout.index]
             if box.sequence - box.settled >= WINDOW:
                 self._wait_for(talk, box, lambda: box.sequence - box.settled < WINDOW, timeout)
-            sequence = box.add(slot, blocks, length, flags, priorities)
+            sequence = box.add(slot, blocks, length, flags, priorities, seam)
             if box.count == 0:
                 if box.flying > 1:  # a full batch left while others are on their way: take in what came
                     talk.look()
@@ -213,14 +211,18 @@ class RemoteSession(RemoteWeights):
         parties: int,
         ttl: float,
         ahead: Plan | None = None,
+        which: int = 0,
+        reach: tuple[int, int] = (0, 0),
+        budget: tuple[int, bool] | None = None,
         consumer: str = "",
     ) -> Selection:
-        """Draw and pin `size` items."""
+        """Draw and pin `size` items of a set."""
         talk = self._talk or self._begin(LEAST)
         with talk.lock:
             index = table.layout.index
             wait = None if timeout is None else max(0.0, timeout)
-            body = m.Select(index, size, parties, min(ttl, 1e10), wait, self.ahead(ahead, size), consumer)
+            limit, shape = budget or (0, False), self.ahead(ahead, size)
+            body = m.Select(index, size, parties, min(ttl, 1e10), wait, shape, which, *reach, *limit, consumer)
             call = talk.ask(body, deadline_of(timeout), undo=lambda call: self.unwanted(index, call))
         return self.selected(table, call)
 
@@ -230,9 +232,11 @@ class RemoteSession(RemoteWeights):
         if len(call.frames) > 1:
             self._came(table.layout.index, answer.pin, call.frames[1:])
         buffer = bytearray(call.frames[0])
-        n, rest = divmod(len(buffer), 28)
-        if rest:
-            raise ProtocolError(f"expected 28 bytes for each selected item, got {len(buffer)} bytes")
+        n, rest = divmod(len(buffer) - 4 * answer.near, 28)
+        if rest or n < 0:
+            raise ProtocolError(
+                f"expected 28 bytes for each selected item and 4 for each neighbour ({answer.near}), got {len(buffer)}"
+            )
         return Selection(
             table.table.name,
             np.frombuffer(buffer, np.int64, n),
@@ -243,7 +247,20 @@ class RemoteSession(RemoteWeights):
             answer.pin,
             answer.parties,
             answer.deadline,
+            (),
+            np.frombuffer(buffer, np.int32, answer.near, 28 * n),
         )
+
+    def pick(
+        self, table: OpenTable, ids: npt.NDArray[np.int64], parties: int, ttl: float, reach: tuple[int, int]
+    ) -> Selection:
+        """Pin items by their ids."""
+        index = table.layout.index
+        body = m.Pick(index, parties, min(ttl, 1e10), *reach)
+        with self._talking() as talk:
+            frames = (ids.tobytes(),)
+            call = talk.ask(body, deadline_of(LEAST), frames, undo=lambda late: self.unwanted(index, late))
+        return self.selected(table, call)
 
     def ahead(self, plan: Plan | None, count: int) -> m.Shape | None:
         """How items look that are gathered by `plan`, if the rows of so many are to come with their selection."""
@@ -259,7 +276,9 @@ class RemoteSession(RemoteWeights):
             return
         self._talk.releases.append((index, call.answer.pin, False))
 
-    def sample(self, table: OpenTable, size: int, plan: Plan, out: npt.NDArray[np.uint8]) -> Selection | None:
+    def sample(
+        self, table: OpenTable, size: int, plan: Plan, out: npt.NDArray[np.uint8], which: int = 0
+    ) -> Selection | None:
         """Never: the shard draws."""
         return None
 
@@ -337,10 +356,3 @@ class RemoteSession(RemoteWeights):
             return {"path": self.path, **msgspec.msgpack.decode(answer.info, type=dict[str, Any])}
         except msgspec.DecodeError as error:
             raise ProtocolError(f"expected figures from the server: {error}") from None
-
-
-def expect(call: Call, kind: Any) -> Any:
-    """The answer, if it is of that kind."""
-    if type(call.answer) is not kind:
-        raise ProtocolError(f"expected {kind.__name__} from the server, got {type(call.answer).__name__}")
-    return call.answer

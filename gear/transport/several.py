@@ -14,35 +14,40 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gear import schema
-from gear.batch import Update
-from gear.errors import ConnectionLost, DataError, GearError, TableMismatch, TableNotFound
+from gear.batch import Part, Selection, Update
+from gear.errors import (
+    ConnectionLost,
+    DataError,
+    GearError,
+    PinLost,
+    SchemaError,
+    StaleItems,
+    TableMismatch,
+    TableNotFound,
+)
 from gear.page import Page
 from gear.parts import holders, is_limited, is_spread
 from gear.storage.fields import ID_SHARD_SHIFT
 from gear.totals import total
 from gear.transport import messages as m
-from gear.transport.base import OpenTable
-from gear.transport.inproc import table_not_found
-from gear.transport.remote import deadline_of
-from gear.transport.session import expect
+from gear.transport.base import OpenTable, table_not_found
+from gear.transport.each import Each
+from gear.transport.pieces import steps_of
+from gear.transport.remote import deadline_of, expect
 from gear.transport.spread import SpreadTable
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gear.arrays import Entry, Parcel
-    from gear.batch import Selection
     from gear.query import Plan
     from gear.schema import Table
     from gear.transport.base import Session
     from gear.transport.conversation import Call
-    from gear.transport.shm import ShmSession
-    from gear.transport.tcp import TcpSession
-
-    Path = ShmSession | TcpSession
+    from gear.transport.each import Path
 
 
-class Several:
+class Several(Each):
     """A `Session` with several shards.
 
     Parameters
@@ -53,66 +58,10 @@ class Several:
     """
 
     def __init__(self, sessions: dict[int, Path], count: int) -> None:
-        self._sessions, self._count = sessions, count
+        super().__init__(sessions)
+        self._count = count
         self._opened: dict[str, OpenTable] = {}
         self.path = next(iter(sessions.values())).path
-
-    @property
-    def living(self) -> dict[int, Path]:
-        """The sessions of the shards that are not known to have died.
-
-        Raises
-        ------
-        ConnectionLost
-            If none is left.
-        """
-        living = {shard: session for shard, session in self._sessions.items() if not session.lost}
-        if not living:
-            raise ConnectionLost("every shard of the server is gone; start it again and connect anew")
-        return living
-
-    def holding(self, table: SpreadTable) -> dict[int, Path]:
-        """The sessions of the living shards that hold a part of the table.
-
-        Raises
-        ------
-        ConnectionLost
-            If none is left.
-        """
-        living = {shard: session for shard, session in self.living.items() if shard in table.opened}
-        if not living:
-            raise ConnectionLost(f"every shard that held table {table.table.name!r} is gone; start the server again")
-        return living
-
-    def session(self, shard: int) -> Path:
-        """The session with a shard, alive or not."""
-        return self._sessions[shard]
-
-    # One question to many
-
-    def post_each(
-        self, bodies: dict[int, m.Message], frames: dict[int, tuple[bytes, ...]] | None = None
-    ) -> dict[int, Call]:
-        """Send a request to each of some shards; those that are gone are left out."""
-        calls = {}
-        for shard, body in bodies.items():
-            with contextlib.suppress(ConnectionLost):
-                calls[shard] = self._sessions[shard].post(body, frames[shard] if frames else ())
-        return calls
-
-    def answers(self, calls: dict[int, Call], what: str, deadline: float) -> dict[int, Call | GearError]:
-        """The answer of each shard, or the error that it is."""
-        found: dict[int, Call | GearError] = {}
-        for shard, call in calls.items():
-            try:
-                found[shard] = self._sessions[shard].answer(call, what, deadline)
-            except GearError as error:
-                found[shard] = error
-        return found
-
-    def _ask_each(self, bodies: dict[int, m.Message], timeout: float | None) -> dict[int, Call | GearError]:
-        what = next((type(body).__name__.lower() for body in bodies.values()), "")
-        return self.answers(self.post_each(bodies), what, deadline_of(timeout))
 
     # Tables
 
@@ -127,13 +76,13 @@ class Several:
                 f"table {table.name!r} cannot be created: shard {', '.join(map(str, gone))}, which would hold a part "
                 "of it, is gone; start the server again"
             )
-        hidden = self._ask_each({shard: m.CreateTable(spec, True) for shard in shards}, timeout)
+        hidden = self.ask_each({shard: m.CreateTable(spec, True) for shard in shards}, timeout)
         refused = [answer for answer in hidden.values() if isinstance(answer, GearError)]
         if refused or len(hidden) < len(shards):
             made = [shard for shard, answer in hidden.items() if not isinstance(answer, GearError)]
-            self._ask_each({shard: m.DropHidden(spec) for shard in made}, timeout)
+            self.ask_each({shard: m.DropHidden(spec) for shard in made}, timeout)
             raise refused[0] if refused else ConnectionLost(f"a shard died while table {table.name!r} was created")
-        shown = self._ask_each({shard: m.CreateTable(spec) for shard in shards}, timeout)
+        shown = self.ask_each({shard: m.CreateTable(spec) for shard in shards}, timeout)
         return self._join(table, shown)
 
     def _equal(self, table: Table, opened: OpenTable) -> OpenTable:
@@ -150,7 +99,7 @@ class Several:
         if known is not None:
             return known
         living = self.living
-        answers = self._ask_each(dict.fromkeys(living, m.Describe()), timeout)
+        answers = self.ask_each(dict.fromkeys(living, m.Describe()), timeout)
         specs = {
             spec for answer in answers.values() if not isinstance(answer, GearError)
             for spec in expect(answer, m.Described).tables
@@ -163,7 +112,7 @@ class Several:
             raise table_not_found(name, tables)
         table = tables[name]
         there = [shard for shard in holders(table, self._count) if shard in living]
-        opened = self._ask_each({shard: m.OpenTable(name) for shard in there}, timeout)
+        opened = self.ask_each({shard: m.OpenTable(name) for shard in there}, timeout)
         if any(isinstance(answer, TableNotFound) for answer in opened.values()):
             return self.create_table(table, timeout)  # somebody is about to show it, or died before
         return self._join(table, opened)
@@ -214,19 +163,66 @@ class Several:
         parties: int,
         ttl: float,
         ahead: Plan | None = None,
+        which: int = 0,
+        reach: tuple[int, int] = (0, 0),
+        budget: tuple[int, bool] | None = None,
         consumer: str = "",
     ) -> Selection:
         """Draw and pin `size` items, from all shards in proportion to what their parts weigh."""
         from gear.transport.drawing import Drawing
 
-        return Drawing(self, _spread(table), size, parties, ttl, ahead).draw(deadline_of(timeout))
+        if budget is not None:
+            raise SchemaError(
+                f"table {table.table.name!r} lies on several shards, and max_steps needs one to draw in one order: "
+                "declare the table with shards=1, or ask for a number of items"
+            )
+        return Drawing(self, _spread(table), size, parties, ttl, reach, ahead).draw(deadline_of(timeout))
 
-    def sample(self, table: OpenTable, size: int, plan: Plan, out: npt.NDArray[np.uint8]) -> Selection | None:
+    def pick(
+        self, table: OpenTable, ids: npt.NDArray[np.int64], parties: int, ttl: float, reach: tuple[int, int]
+    ) -> Selection:
+        """Pin items by their ids, shard by shard."""
+        spread = _spread(table)
+        shards = ids >> ID_SHARD_SHIFT & 0xFF
+        picked: list[tuple[int, Selection]] = []
+        try:
+            for shard in np.unique(shards).tolist():
+                if shard not in self.holding(spread):
+                    raise StaleItems(
+                        f"table {table.table.name!r}: shard {shard}, which held some of the items, is gone"
+                    )
+                mine = ids[shards == shard].copy()
+                one = self._sessions[shard].pick(spread.opened[shard], mine, parties, ttl, reach)
+                picked.append((shard, one))
+        except BaseException:
+            for shard, one in picked:
+                with contextlib.suppress(GearError):
+                    self._sessions[shard].release(spread.opened[shard], one, False)
+            raise
+        if not picked:
+            return Selection.empty(table.table.name, parties)
+        fields = ("ids", "probabilities", "starts", "lengths", "neighbours")
+        joined = {name: np.concatenate([getattr(one, name) for _, one in picked]) for name in fields}
+        parts = tuple(Part(shard, len(one), one.pin, len(one.neighbours)) for shard, one in picked)
+        deadline = min(one.deadline for _, one in picked)
+        return Selection(
+            table=table.table.name, smallest=1.0, pin=0, parties=parties, deadline=deadline, parts=parts, **joined
+        )
+
+    def sample(
+        self, table: OpenTable, size: int, plan: Plan, out: npt.NDArray[np.uint8], which: int = 0
+    ) -> Selection | None:
         """Never: the shards draw."""
         return None
 
     def gather(
-        self, table: OpenTable, selection: Selection, plan: Plan, out: npt.NDArray[np.uint8], first: int = 0
+        self,
+        table: OpenTable,
+        selection: Selection,
+        plan: Plan,
+        out: npt.NDArray[np.uint8],
+        first: int = 0,
+        steps: int = 0,
     ) -> bool:
         """Collect the rows of each part into consecutive items of the batch."""
         spread = _spread(table)
@@ -234,7 +230,8 @@ class Several:
             if part.size:
                 session, opened = self._sessions[part.shard], spread.opened[part.shard]
                 try:
-                    if not session.gather(opened, items, spread.plan(part.shard, plan), out, first + begin):
+                    before = steps + steps_of(plan, selection.lengths[:begin]) if plan.packed else 0
+                    if not session.gather(opened, items, spread.plan(part.shard, plan), out, first + begin, before):
                         return False
                 except ConnectionLost:  # its rows are gone with it
                     return False
@@ -247,10 +244,12 @@ class Several:
             for part, _, items in selection.split():
                 self._sessions[part.shard].hold(spread.opened[part.shard], items)
                 held.append((part.shard, items))
-        except BaseException:
+        except BaseException as error:
             for shard, items in held:
                 with contextlib.suppress(ConnectionLost):
                     self._sessions[shard].release(spread.opened[shard], items, False)
+            if isinstance(error, ConnectionLost):
+                raise PinLost(f"a shard that a part of the selection was drawn from is gone ({error})") from None
             raise
 
     def release(self, table: OpenTable, selection: Selection, delivered: bool) -> None:
@@ -339,7 +338,7 @@ class Several:
         """Drop every trajectory on every shard."""
         spread = _spread(table)
         bodies = {shard: m.Reset(spread.opened[shard].layout.index) for shard in self.holding(spread)}
-        for answer in self._ask_each(dict(bodies), timeout).values():
+        for answer in self.ask_each(dict(bodies), timeout).values():
             if isinstance(answer, GearError) and not isinstance(answer, ConnectionLost):
                 raise answer
 

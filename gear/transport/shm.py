@@ -20,8 +20,8 @@ from gear.transport.conversation import Call, Conversation
 from gear.transport.door import Door, NotShared
 from gear.transport.mapped import Mapped
 from gear.transport.outbox import WINDOW, Outbox
-from gear.transport.remote import deadline_of
-from gear.transport.session import RemoteSession, expect
+from gear.transport.remote import deadline_of, expect
+from gear.transport.session import RemoteSession
 from gear.transport.wire import array
 
 if TYPE_CHECKING:

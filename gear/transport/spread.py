@@ -59,6 +59,8 @@ class SpreadTable(OpenTable):
 
     def plan(self, shard: int, whole: Plan) -> Plan:
         """The plan of a whole batch for the rows of one part."""
+        if whole.packed:
+            return make_plan(self.opened[shard].layout, whole.views, whole.size, whole.length, whole.total)
         key = (shard, whole.views, whole.size, whole.length)
         plan = self._plans.get(key)
         if plan is None:

@@ -47,6 +47,8 @@ class Stage:
             segment[base.offset + p.offset :][: layout.slots * p.stride].reshape(-1, p.stride)[:, : p.width]
             for p in values
         ]
+        if layout.table.versioned:
+            self._values.append(layout.view(segment, "versions")[:, None].view(np.uint8))
 
     def lease(self, blocks: int, slots: int) -> Grant:
         """Up to that many, at once."""

@@ -20,14 +20,15 @@ from gear.storage import memory
 from gear.storage.fields import BEGIN, END, HAS_FINAL
 from gear.storage.layout import COMMIT_ENTRY, Grant, Layout
 from gear.transport import messages as m
+from gear.transport.base import NO_SEAM, Seam
 from gear.transport.outbox import Outbox
-from gear.transport.pieces import per_piece, place, split
-from gear.transport.remote import LEAST, deadline_of
-from gear.transport.session import RemoteSession, expect
+from gear.transport.pieces import cut, in_one, place, split, steps_of
+from gear.transport.remote import LEAST, deadline_of, expect
+from gear.transport.session import RemoteSession
 from gear.transport.stage import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -49,7 +50,8 @@ MESSAGE = 1 << 20
 TOGETHER = 1 << 16
 """Bytes of neighbouring blocks from which they are sent from where they lie."""
 
-_PLANS = 64
+_PLANS = 1024
+"""Kept: where a batch comes from several shards, its parts have many sizes."""
 
 
 class TcpSession(RemoteSession):
@@ -57,6 +59,8 @@ class TcpSession(RemoteSession):
 
     path = "tcp"
     bulk = True
+    listed: Callable[[], bool] = staticmethod(lambda: True)
+    """Whether the server still lists this shard, or cannot be asked; where there is only one, nobody needs to."""
 
     def _start_afresh(self) -> None:
         super()._start_afresh()
@@ -65,9 +69,11 @@ class TcpSession(RemoteSession):
         self._plans: dict[tuple[int, m.Shape, int], Plan] = {}
 
     def _alive(self) -> bool:
-        """A shard that could not be reached for long has given this client up."""
+        """A shard that could not be reached for long has given this client up; one that its server misses is dead."""
         down = None if self._talk is None else self._talk.link.down_since
-        return down is None or time.monotonic() - down < m.FORGET * self._heartbeat
+        if down is None:
+            return True
+        return time.monotonic() - down < m.FORGET * self._heartbeat and self.listed()
 
     def _box(self, talk: Conversation, table: OpenTable) -> StagedOutbox:
         return StagedOutbox(talk, table)
@@ -111,15 +117,21 @@ class TcpSession(RemoteSession):
 
     def ahead(self, plan: Plan | None, count: int) -> m.Shape | None:
         """How items look whose rows are to come with their selection; several pieces come faster side by side."""
-        if plan is None or not count or per_piece(plan) < count:
+        if plan is None or not count or not in_one(plan, count):
             return None
-        return m.Shape(plan.views, plan.length)
+        return _shape(plan)
 
     def _came(self, index: int, pin: int, rows: list[Buffer]) -> None:
         self._early[index, pin] = rows
 
     def gather(
-        self, table: OpenTable, selection: Selection, plan: Plan, out: npt.NDArray[np.uint8], first: int = 0
+        self,
+        table: OpenTable,
+        selection: Selection,
+        plan: Plan,
+        out: npt.NDArray[np.uint8],
+        first: int = 0,
+        steps: int = 0,
     ) -> bool:
         """Have the rows sent piece by piece, the next ones asked for while one is taken in.
 
@@ -130,33 +142,38 @@ class TcpSession(RemoteSession):
         """
         early = self._early.pop((table.layout.index, selection.pin), None)
         if early is not None:
-            place(self._plan(table, plan, len(selection)), plan, first, early, out)
+            place(self._plan(table, plan, selection.lengths), plan, first, early, out, steps)
             return True
-        most, count = per_piece(plan), len(selection)
         with self._gathers:
-            flying: deque[tuple[int, int, Call]] = deque()
+            flying: deque[tuple[slice, Call]] = deque()
             try:
-                for begin in range(0, count, most):
+                for items in cut(plan, selection.lengths):
                     if len(flying) == FLYING:
-                        self._take_in(table, plan, flying, out)
-                    call = self._ask_for(table, selection, plan, slice(begin, begin + most))
-                    flying.append((first + begin, min(most, count - begin), call))
+                        self._take_in(table, selection, plan, flying, out, first, steps)
+                    flying.append((items, self._ask_for(table, selection, plan, items)))
                 while flying:
-                    self._take_in(table, plan, flying, out)
+                    self._take_in(table, selection, plan, flying, out, first, steps)
             except PinLost:
                 return False
         return True
 
     def _ask_for(self, table: OpenTable, selection: Selection, plan: Plan, items: slice) -> Call:
-        body = m.Collect(table.layout.index, selection.pin, m.Shape(plan.views, plan.length))
+        body = m.Collect(table.layout.index, selection.pin, _shape(plan))
         with self._talking() as talk:
             return talk.post(body, (selection.starts[items].tobytes(), selection.lengths[items].tobytes()))
 
     def _take_in(
-        self, table: OpenTable, plan: Plan, flying: deque[tuple[int, int, Call]], out: npt.NDArray[np.uint8]
+        self,
+        table: OpenTable,
+        selection: Selection,
+        plan: Plan,
+        flying: deque[tuple[slice, Call]],
+        out: npt.NDArray[np.uint8],
+        first: int,
+        steps: int,
     ) -> None:
         """Wait for the piece asked for first, and copy it to its place."""
-        first, count, call = flying.popleft()
+        items, call = flying.popleft()
         with self._talking() as talk:
             if not talk.until(lambda: call.done, deadline_of(LEAST)):
                 raise DeadlineExceeded(f"collect: the server sent no rows for {LEAST:g} s")
@@ -164,13 +181,18 @@ class TcpSession(RemoteSession):
         if isinstance(call.answer, m.Failed):
             raise call.answer.error()
         expect(call, m.Gathered)
-        place(self._plan(table, plan, count), plan, first, call.frames, out)
+        piece = self._plan(table, plan, selection.lengths[items])
+        before = steps + steps_of(plan, selection.lengths[: items.start]) if plan.packed else 0
+        place(piece, plan, first + items.start, call.frames, out, before)
 
-    def _plan(self, table: OpenTable, whole: Plan, size: int) -> Plan:
-        """The plan of a piece of that many items."""
+    def _plan(self, table: OpenTable, whole: Plan, lengths: npt.NDArray[np.int32]) -> Plan:
+        """The plan of a piece of items of these lengths."""
+        size = len(lengths)
         if size == whole.size:
             return whole
-        key = (table.layout.index, m.Shape(whole.views, whole.length), size)
+        if whole.packed:
+            return make_plan(table.layout, whole.views, size, whole.length, steps_of(whole, lengths))
+        key = (table.layout.index, _shape(whole), size)
         plan = self._plans.get(key)
         if plan is None:
             if len(self._plans) >= _PLANS:
@@ -182,6 +204,10 @@ class TcpSession(RemoteSession):
         """End this party's hold; travels with the next message."""
         self._early.pop((table.layout.index, selection.pin), None)
         super().release(table, selection, delivered)
+
+
+def _shape(plan: Plan) -> m.Shape:
+    return m.Shape(plan.views, plan.length, plan.packed)
 
 
 class StagedOutbox(Outbox):
@@ -210,13 +236,14 @@ class StagedOutbox(Outbox):
         length: int,
         flags: int,
         priorities: float | npt.NDArray[np.float64] | None,
+        seam: Seam = NO_SEAM,
     ) -> int:
         """Queue an entry whose rows are in the stage."""
         if flags & (BEGIN | END) == BEGIN | END:
             self.before = 0
         else:
             self._grow(slot, blocks, length, flags)
-        sequence = super().add(slot, blocks, length, flags, priorities)
+        sequence = super().add(slot, blocks, length, flags, priorities, seam)
         if len(self._blocks) >= self._limit:
             self.post()
         return sequence
@@ -254,7 +281,8 @@ class StagedOutbox(Outbox):
             tail = self._tails.pop(sequence, None)
             sent = ([] if tail is None else [tail]) + blocks[at : at + count].tolist()
             images += sent
-            goes_on = not flags & END and (int(entry["before"]) + int(entry["length"])) % self._steps
+            before = 0 if flags & BEGIN else int(entry["before"])
+            goes_on = not flags & END and (before + int(entry["length"])) % self._steps
             done += sent[:-1] if goes_on else sent
             if sequence in self._left:
                 done.append(self._left.pop(sequence))

@@ -48,7 +48,7 @@ class RemoteWeights(Remote):
         except BaseException:
             self._discard(opening.ticket)
             raise
-        sealed = self._ask(m.Seal(opening.ticket), deadline)
+        sealed = self._ask(m.Install(opening.ticket), deadline)
         if not isinstance(sealed, m.Published):
             raise ProtocolError(f"expected Published from the server, got {type(sealed).__name__}")
         return sealed.version

@@ -26,6 +26,7 @@ class Desk:
 
     def table(self, **fields: Any) -> gear.Table:
         columns = [gear.Column("k", (), "int64"), gear.Column("reward", (), "float32", per="trajectory")]
+        columns = fields.pop("columns", columns)
         fields = {"capacity": gear.Steps(400), "item": gear.Whole(), "mean_length": 2, **fields}
         return gear.Table(self.name, columns, **fields)
 

@@ -120,6 +120,34 @@ def test_when_all_groups_are_degenerate_that_is_said(desk):
         client.sample(1, desk.name, timeout=0.01)
 
 
+def test_a_filter_looks_at_a_late_column_once_every_member_has_it(desk):
+    """DAPO's dynamic sampling with rewards that come after the insert."""
+    columns = [gear.Column("k", (), "int64"), gear.Column("reward", (), "float32", per="trajectory", late=True)]
+    client = desk.open(
+        columns=columns, consumers=("reward", "trainer"), **groups(filter=gear.NonzeroVariance("reward"))
+    )
+    for number in range(8):
+        client.insert({"k": np.full(2, number)}, desk.name, group=number % 2, timeout=5)
+    ids = np.concatenate([page.ids[np.argsort(page.trajectories)] for page in client.scan(desk.name)])
+    with pytest.raises(gear.DeadlineExceeded, match="0 groups wait to be served"):
+        client.sample(1, desk.name, consumer="trainer", timeout=0.01)
+    client.fill(ids[:7], {"reward": [1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0]})
+    assert desk.figures(client)["filtered_groups"] == 1  # the even ones are all there, and equal
+    client.fill(ids[7:], {"reward": [1.0]})
+    assert numbers(client.sample(1, desk.name, consumer="trainer", timeout=5)) == [1, 3, 5, 7]
+
+
+def test_a_group_with_a_member_that_is_too_old_leaves_as_a_whole(desk):
+    client = desk.open(max_staleness=1, **groups())
+    for number in range(4):
+        desk.insert(client, number, group="old", version=min(number, 1))
+    desk.insert(client, *range(10, 14), group="new", version=2)
+    client.set_version(desk.name, 2)
+    figures = desk.figures(client)
+    assert (figures["expired_trajectories"], figures["items"]) == (4, 4)
+    assert numbers(client.sample(1, desk.name, timeout=5)) == [10, 11, 12, 13]
+
+
 def test_removers_take_whole_groups(desk):
     client = desk.open(capacity=gear.Trajectories(9), **groups())
     for prompt in range(3):
@@ -199,7 +227,7 @@ def test_members_are_not_stored_in_pieces(desk):
     [
         ({"item": gear.Window(2)}, "needs item=Whole"),
         ({"limiter": gear.Queue(8)}, "give Groups a deadline"),
-        ({"limiter": gear.SampleToInsertRatio(1.0, 1, 10.0)}, "limiter MinSize or Queue"),
+        ({"limiter": gear.SampleToInsertRatio(1.0, 1, 10.0)}, "limiter MinSize, Queue or StalenessBudget"),
         ({"max_times_sampled": 2}, "leave max_times_sampled out"),
         ({"sampler": gear.Groups(4, filter=gear.NonzeroVariance("nothing"))}, "no column 'nothing'"),
         ({"sampler": gear.Groups(4, filter=gear.NonzeroVariance("k"))}, "one number per trajectory"),

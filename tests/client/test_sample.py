@@ -30,7 +30,7 @@ def test_windows_shorter_than_asked_are_padded_at_the_head():  # origin: decisio
     )
     with gear.embedded([table]) as client:
         client.insert({"timestep": np.arange(3), "action": np.ones((3, 2), np.float32)}, priority=[0, 0, 1])
-        query = gear.Query(4, views=["timestep", gear.View("action", pad=-10.0)])
+        query = gear.Query(4, views=["timestep", gear.View("action", value=-10.0)])
         batch = client.sample(query, beta=1.0)
         assert batch.mask.tolist() == [[False, False, True, True, True]] * 4
         assert batch["timestep"].tolist() == [[0, 0, 0, 1, 2]] * 4

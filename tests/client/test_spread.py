@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -393,3 +394,30 @@ def test_a_loader_and_asyncio_go_over_shards_too(one, name):
             batch = next(loader)
             assert (batch["k"] == batch["k"][:, :1]).all()
     assert len(asyncio.run(one.sample_async(32, name)).ids) == 32
+
+
+def test_the_child_of_a_fork_starts_afresh_on_every_shard(one, name):
+    one.create_table(declare(name))
+    for number in range(8):
+        one.insert(numbered(number), name)
+    one.sample(8, name)
+    with pytest.raises(TimeoutError):
+        one.select(9, _empty(one, name), timeout=0.05)  # leaves requests behind
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            for number in range(8, 12):
+                one.insert(numbered(number), name, timeout=20.0)
+            batch = one.sample(64, name, timeout=20.0)
+            code = 0 if (batch["k"] == batch["k"][:, :1]).all() and len(shards_of(batch.ids)) == 2 else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    one.insert(numbered(12), name)
+    assert one.info()["tables"][name]["trajectories"] == 13
+
+
+def _empty(client: gear.Client, name: str) -> str:
+    client.create_table(declare(f"{name}-empty"))
+    return f"{name}-empty"

@@ -26,6 +26,7 @@ from gear.schema import (
     Window,
 )
 from gear.selection import distinct
+from gear.storage import obstacles
 from tests.storage.actors import Actor, make, read
 
 FALSE_ALARM = 1e-6
@@ -124,7 +125,7 @@ def test_a_batch_waits_until_as_many_items_can_be_drawn(sampler):
     found: list = []
     actor.queue.select(actor.client, 8, 1, 60.0, LATER, found.append)
     assert found == []
-    assert "5 items can be drawn and a batch of 8 distinct ones" in actor.queue.sample_obstacle(8)
+    assert "5 items can be drawn and a batch of 8 distinct ones" in obstacles.of_sample(actor.stored, 8, 0)
     actor.insert(2, 4, [1.0])
     assert len(set(found[0].ids.tolist())) == 8
 

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 from gear.schema import SampleToInsertRatio
-from gear.selection.limiter import insert_allowed, samples_allowed
+from gear.selection.limiter import budget_allows, forgiven, insert_allowed, samples_allowed
 
 counts = st.integers(0, 200)
 
@@ -48,3 +48,17 @@ def test_an_error_buffer_above_what_an_integer_holds_blocks_nothing():
     low, high = SampleToInsertRatio(1.0, 1, 1e19).bounds
     assert samples_allowed(256, 1, 0, 0, True, 1, 1.0, low) == 256
     assert insert_allowed(1, 0, 0, True, 1, 1.0, high)
+
+
+@given(inserted=counts, version=st.integers(0, 50), batch=st.integers(1, 20), eta=st.integers(0, 10))
+def test_a_staleness_budget_is_areals(inserted, version, batch, eta):
+    """Origin: AReaL (arXiv:2505.24298), eq. 3: the N-th may come if floor((N - 1) / batch) <= version + eta."""
+    assert budget_allows(inserted, version, batch, eta) == (inserted // batch <= version + eta)
+
+
+def test_what_expired_is_forgotten_as_far_as_nobody_sampled_it():
+    assert forgiven(3, 5, 0, 1.0, 0.0) == 3
+    assert forgiven(3, 5, 4, 1.0, 0.0) == 1
+    assert forgiven(3, 5, 9, 1.0, 0.0) == 0
+    assert forgiven(4, 6, 0, 0.5, -1.0) == 4
+    assert forgiven(4, 6, 4, 2.0, 2.0) == 3

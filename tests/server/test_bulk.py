@@ -35,7 +35,7 @@ def ask(session: TcpSession, body: m.Message, *frames: bytes):
 def entry(sequence: int = 1, slot: int = 0, blocks: int = 1, length: int = 3, flags: int = 3, before: int = 0) -> bytes:
     one = np.zeros(1, COMMIT_ENTRY)
     flags = {3: BEGIN | END}.get(flags, flags)
-    one[0] = (sequence, slot, blocks, length, flags, 0, before)
+    one[0] = (sequence, slot, blocks, length, flags, 0, before, 0)
     return one.tobytes()
 
 
@@ -128,7 +128,7 @@ def test_what_cannot_be_collected_is_refused(session, over_tcp, name):
     good = m.Shape((View("k"),), 3)
     for pin, shape, starts, lengths, error, problem in (
         (selection.pin, m.Shape((View("other"),), 3), [0], [3], SchemaError, "other"),
-        (selection.pin, m.Shape((View("k", 1.5),), 3), [0], [3], SchemaError, "pad 1.5"),
+        (selection.pin, m.Shape((View("k", value=1.5),), 3), [0], [3], SchemaError, "value 1.5"),
         (selection.pin, m.Shape((View("k"), View("k")), 3), [0], [3], SchemaError, "twice"),
         (selection.pin, m.Shape((View("k"),), 0), [0], [3], ProtocolError, "have no 0 steps"),
         (selection.pin, m.Shape((View("k"),), 11), [0], [3], ProtocolError, "have no 11 steps"),
@@ -152,7 +152,7 @@ def test_rows_outside_the_table_are_padding(over_tcp, name):
     insert(over_tcp, opened, 7)
     selection = over_tcp.select(opened, 1, 5.0, 1, 60.0)
     far = [-1, -(2**62), 2**62, opened.layout.blocks * opened.layout.block_steps]
-    shape = m.Shape((View("k", -5),), 3)
+    shape = m.Shape((View("k", value=-5),), 3)
     call = collect(over_tcp, opened.layout.index, selection.pin, shape, [*far, selection.starts[0]], [3] * 5)
     values = np.frombuffer(call.frames[0], np.int64, 15).reshape(5, 3)
     assert values.tolist() == [[-5] * 3] * 4 + [[7] * 3]

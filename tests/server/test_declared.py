@@ -92,6 +92,13 @@ def test_memory_is_that_of_all_tables_together(write):
         read_tables(write(GOOD), Layout(table("one")).nbytes * 3 // 2)
 
 
+def test_each_of_several_shards_has_its_part_of_the_memory_and_of_each_table(write):
+    whole = sum(Layout(table(name)).nbytes for name in ("one", "two"))
+    assert len(read_tables(write(GOOD), 2 * whole, 2)) == 2
+    with pytest.raises(gear.InsufficientMemory, match="on one of 2 shards, but --memory allows"):
+        read_tables(write(GOOD), whole // 2, 2)
+
+
 def test_a_table_that_cannot_be_created_after_all_ends_the_start_and_leaves_nothing():
     """The second one does not fit; the options were not checked before."""
     tables = (table("one"), table("two"))

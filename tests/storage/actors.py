@@ -21,7 +21,7 @@ COLUMNS = (Column("k", (3,), "int64"), Column("t", (), "int32"))
 
 def make(**fields) -> StoredTable:
     fields.setdefault("mean_length", 10)
-    return StoredTable(Table("table", COLUMNS, **fields))
+    return StoredTable(Table("table", fields.pop("columns", COLUMNS), **fields))
 
 
 def column(stored: StoredTable, name: str) -> np.ndarray:
@@ -91,7 +91,7 @@ class Actor:
             self.sequence += 1
             sequence = self.sequence
         entry = np.zeros(1, COMMIT_ENTRY)
-        entry[0] = (sequence, slot, len(blocks), length, flags, len(priorities), 0)
+        entry[0] = (sequence, slot, len(blocks), length, flags, len(priorities), 0, 0)
         return entry, np.asarray(blocks, np.int32), np.asarray(priorities, np.float64)
 
     def send(self, *parts):

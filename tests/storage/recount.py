@@ -14,7 +14,7 @@ import numpy as np
 import gear
 from gear.storage import fields as f
 
-from .actors import read
+from .actors import column, read
 from .test_table import positions
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ class Recount:
         self.state = [np.flatnonzero(self.slots[:, f.STATE] == s).tolist() for s in range(f.EVICTED + 1)]
         self.kept, self.evicted = self.state[f.OPEN] + self.state[f.CLOSED], self.state[f.EVICTED]
         self.chains = {s: self.walk(self.blocks, f.NEXT, self.slots[s, f.FIRST]) for s in self.kept + self.evicted}
-        self.items = {s: self.items_of(s) for s in self.kept}
+        self.owned = [s for s in self.state[f.OPEN] if self.slots[s, f.WRITER] == f.TABLE]
+        self.items = {s: [] if s in self.owned else self.items_of(s) for s in self.kept}
         every = sum(self.items.values(), [])
         self.live = {i for i in every if not self.limit or self.times[2 * i] < self.limit}
         self.acks, self.full = self.view("acks"), (1 << self.table.lines) - 1
@@ -41,8 +42,12 @@ class Recount:
         self.readable = [d for d in drive.draws if d.holders or not d.settled]
 
     def check(self) -> None:
-        for name in ("places", "leases", "pins", "uses", "totals", "sampler", "remover", "credit", "consumers"):
+        for name in (
+            "places", "leases", "pins", "uses", "totals", "late", "opened", "stale", "remover", "credit", "consumers",
+        ):  # fmt: skip
             getattr(self, name)()
+        for one in self.layout.sets:
+            self.sampler(one)
 
     def walk(self, records: np.ndarray, following: int, at: int) -> list[int]:
         path: list[int] = []
@@ -82,7 +87,7 @@ class Recount:
     def pins(self) -> None:
         assert set(self.stored.pins._pins) == {d.selection.pin for d in self.readable}, "a pin outlives its readers"
         pinned = Counter(slot for draw in self.readable for slot in draw.slots)
-        pinned.update(slot for slot in self.chains if self.slots[slot, f.WRITER] >= 0)
+        pinned.update(slot for slot in self.chains if self.slots[slot, f.WRITER] >= 0 or slot in self.owned)
         found = {slot: int(n) for slot, n in enumerate(self.slots[:, f.PINS]) if n}
         assert found == dict(pinned), "slots are not pinned by just their readers and writers"
         rows = [(read(self.stored, *item), before) for draw in self.readable for item, before in draw.rows.items()]
@@ -116,38 +121,102 @@ class Recount:
         assert c[f.INSERTED_ITEMS] - c[f.DELETED_ITEMS] == c[f.ITEM_COUNT] == items, "items are miscounted"
         assert c[f.INSERTED] - c[f.EVICTED_COUNT] - c[f.CONSUMED] == len(self.kept), "a trajectory left uncounted"
         if isinstance(self.table.limiter, (gear.Queue, gear.Stack)):
-            assert c[f.DELETED_ITEMS] == c[f.SAMPLED_ITEMS], "an item left a queue undelivered"
+            gone = [s for d in self.drive.draws if not d.settled and not d.before_reset for s in d.slots]
+            stale = sum(bool(self.slots[s, f.FLAGS] & f.STALE_NOW) for s in gone if self.slots[s, f.STATE] == f.EVICTED)
+            left = c[f.DELETED_ITEMS] - c[f.RETURNED_ITEMS]
+            assert left == c[f.SAMPLED_ITEMS] + stale, "an item left a queue undelivered"
         used = {gear.Steps: "steps", gear.Trajectories: "trajectories", gear.Bytes: "used_bytes"}
         assert self.info[used[type(self.table.capacity)]] <= self.table.capacity.n, "the capacity is exceeded"
         assert self.info["used_blocks"] <= self.layout.data_blocks, "the reserve holds data"
 
-    def sampler(self) -> None:
-        """The sampler can draw the items that are not used up, and no others."""
-        sampler, live = self.table.sampler, self.view("live")
-        drawable = self.live
+    def late(self) -> None:
+        """The bits and rows of late columns are those that were filled."""
+        names = [c.name for c in self.table.columns if c.late]
+        for slot in self.state[f.CLOSED] if names else ():
+            there = self.drive.filled.get((slot, int(self.slots[slot, f.ORDER])), {})
+            bits, changes = self.view("late")[slot].tolist()
+            assert {n for k, n in enumerate(names) if bits >> k & 1} == set(there), "other late columns are there"
+            assert changes % 2 == 0, "a trajectory stays marked as being written"
+            if "a" in there:
+                rows = np.concatenate([column(self.stored, "a")[block] for block in self.chains[slot]])
+                assert (rows[: self.slots[slot, f.LENGTH]] == there["a"]).all(), "rows are not those that were filled"
+            if "b" in there:
+                place = self.layout.placements["b"]
+                at = self.layout.regions["trajectories"].offset + place.offset + slot * place.stride
+                assert (self.stored.segment[at : at + 8].view(np.int32) == there["b"]).all(), "the value is another"
+
+    def opened(self) -> None:
+        """Open trajectories of the table are those that were opened, as long as they were appended to."""
+        known = {self.drive.slot_of(name): length for name, (_, length) in self.drive.opened.items()}
+        known.pop(None, None)
+        assert {s: int(self.slots[s, f.LENGTH]) for s in self.owned} == known, "open trajectories differ"
+        counted = [len(self.owned), sum(known.values()), sum(len(self.chains[s]) for s in self.owned)]
+        assert self.counters[[f.OPENED, f.OPENED_STEPS, f.OPENED_BLOCKS]].tolist() == counted, "they are miscounted"
+        most = self.table.capacity.n // 2
+        used = {gear.Steps: counted[1], gear.Trajectories: counted[0], gear.Bytes: counted[2] * self.layout.block_bytes}
+        assert used[type(self.table.capacity)] <= most, "open trajectories take more than half"
+
+    def stale(self) -> None:
+        if self.table.max_staleness is not None:
+            oldest = self.stored.version - self.table.max_staleness
+            assert (self.view("versions")[self.state[f.CLOSED]] >= oldest).all(), "a trajectory that is too old stays"
+
+    def items_in(self, one) -> list[int]:
+        """The items of a set that can be drawn, used up or not."""
+        slots = [s for s in self.kept if s not in self.owned]
+        if one.needs:
+            slots = [s for s in self.state[f.CLOSED] if self.view("late")[s, 0] & one.needs == one.needs]
+        items = [i for s in slots for i in self.items[s]]
+        if one.with_open:
+            whole = isinstance(self.table.item, gear.Whole)
+            for slot in self.owned:
+                items += [slot] * bool(self.slots[slot, f.LENGTH]) if whole else self.items_of(slot)
+        return items
+
+    def sampler(self, one) -> None:
+        """The sampler can draw the items of the set that are not used up, and no others."""
+        sampler, live = self.table.sampler, self.view(one.region("live"))
+        counters = self.view(one.region("counters"))
+        drawable = mine = {i for i in self.items_in(one) if not self.limit or self.times[2 * i] < self.limit}
+        if self.table.lines and self.table.leaves:
+            drawable = mine = self.live
         if isinstance(sampler, gear.Uniform):
-            live = live[: self.counters[f.LIVE_UNITS]].tolist()
-            units = Counter(self.unit_of(i) for i in self.live)
+            live = live[: counters[f.LIVE_UNITS]].tolist()
+            units = Counter(self.unit_of(i) for i in mine)
             assert {entry & 0xFFFFFFFF: entry >> 32 for entry in live} == units, "the live units hold other items"
         if isinstance(sampler, (gear.MaxHeap, gear.MinHeap, gear.Epochs)):
-            live = live[: self.counters[f.LIVE_ITEMS]].tolist()
-            assert sorted(live) == sorted(self.live), "the list holds other items"
-            assert self.view("position")[live].tolist() == list(range(len(live))), "an item is not where it should be"
+            live = live[: counters[f.LIVE_ITEMS]].tolist()
+            assert sorted(live) == sorted(mine), "the list holds other items"
+            place = self.view(one.region("position"))[live].tolist()
+            assert place == list(range(len(live))), "an item is not where it should be"
         if isinstance(sampler, (gear.MaxHeap, gear.MinHeap)):
             self.heap(live, self.view("raw"), self.view("stamps"), isinstance(sampler, gear.MaxHeap))
         if isinstance(sampler, gear.Epochs):
-            assert 0 <= self.counters[f.EPOCH_DRAWN] <= len(live), "more items were drawn than there are"
-        if isinstance(sampler, (gear.Fifo, gear.Lifo)) and self.limit:
+            assert 0 <= counters[f.EPOCH_DRAWN] <= len(live), "more items were drawn than there are"
+        if isinstance(sampler, (gear.Fifo, gear.Lifo, gear.Fresh)) and self.limit:
             self.cursors()
+        if self.table.by_slot(one.number > 0):
+            live = live[: counters[f.LIVE_UNITS]].tolist()
+            slots = {int(self.blocks[self.block_of(i), f.SLOT]) for i in mine}
+            assert len(live) == len(set(live)), "a slot is listed twice"
+            assert slots <= set(live) <= set(self.kept), "the slots of the items are not listed"
+            self.heap(live, self.view("slot_keys"), self.view("slot_stamps"), largest=True)
         if isinstance(sampler, gear.Prioritized):
-            tree, raw = self.view("tree"), self.view("raw")
+            tree, raw = self.view(one.region("tree")), self.view("raw")
             leaves = tree[: self.layout.items]
             found = set(np.flatnonzero(leaves).tolist())
-            drawable = self.live if sampler.eps else {i for i in self.live if (raw[i] if len(raw) else leaves[i]) > 0}
+            first = self.view("tree")
+            drawable = mine if sampler.eps else {i for i in mine if (raw[i] if len(raw) else first[i]) > 0}
             assert found == drawable, "the leaves with mass are not the live items"
+            assert (leaves[list(found)] == first[list(found)]).all(), "an item weighs more in one set than in another"
             assert np.isclose(tree[-f.FAN :].sum(), leaves.sum()), "the tree does not add up"
         if not isinstance(sampler, gear.Prioritized) or self.table.distinct:
-            assert self.counters[f.LIVE_ITEMS] == len(drawable), "live items are miscounted"
+            assert counters[f.LIVE_ITEMS] == len(drawable), "live items are miscounted"
+
+    def block_of(self, item: int) -> int:
+        """A block of the item's trajectory."""
+        whole = isinstance(self.table.item, gear.Whole)
+        return int(self.slots[item, f.FIRST]) if whole else item // self.layout.items_per_block
 
     def unit_of(self, item: int) -> int:
         if isinstance(self.table.item, gear.Whole):
@@ -159,7 +228,7 @@ class Recount:
         """What a cursor has passed over is used up, and its block is one of the slot's."""
         for slot, items in self.items.items():
             at, block = self.slots[slot, [f.CURSOR, f.CURSOR_BLOCK]].tolist()
-            passed = items[:at] if isinstance(self.table.sampler, gear.Fifo) else items[at:]
+            passed = items[at:] if isinstance(self.table.sampler, gear.Lifo) else items[:at]
             assert not self.live.intersection(passed), "a cursor passed over an item that can be drawn"
             assert block in self.chains[slot], "a cursor stands in a block of another trajectory"
 
@@ -188,7 +257,7 @@ class Recount:
             assert self.counters[f.RESERVED_ITEMS] == 0, "a consumer's draw took credit"
             return
         draws = [d for d in self.drive.draws if not d.before_reset]
-        gathered = sum(r.credit for r in self.drive.queue.readers)
+        gathered = sum(r.credit for r in self.drive.queue._selects)
         reserved = sum(len(d.slots) for d in draws if not d.settled) + gathered
         sampled = sum(len(d.slots) for d in draws if d.settled and d.delivered)
         assert self.counters[f.SAMPLED_ITEMS] == sampled, "delivered samples are miscounted"

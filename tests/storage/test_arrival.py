@@ -42,7 +42,7 @@ class Sender:
             final = flags & f.HAS_FINAL != 0
             last, first = -(-(before + length + final) // STEPS), before // STEPS
             added = last - -(-before // STEPS)
-            entries[k] = (self.sequence, slot, added, length, flags, 0, before)
+            entries[k] = (self.sequence, slot, added, length, flags, 0, before, 0)
             images = last - first if length + final else 0
             blocks.append(np.full((images, STEPS), slot, np.int64))
             if flags & f.BEGIN:

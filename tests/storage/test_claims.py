@@ -21,7 +21,7 @@ LATER = time.monotonic() + 3600
 def served(actor, consumer, size, client=None):
     """The selection of the next `size` items, and their numbers."""
     got = []
-    actor.queue.select(actor.client if client is None else client, size, 1, 60.0, LATER, got.append, consumer)
+    actor.queue.select(actor.client if client is None else client, size, 1, 60.0, LATER, got.append, consumer=consumer)
     selection = got[0]
     starts = zip(selection.starts.tolist(), selection.lengths.tolist(), strict=True)
     return selection, [int(read(actor.stored, *item)[0][0, 0]) for item in starts]
@@ -94,7 +94,7 @@ def test_a_waiting_consumer_is_woken_by_what_comes_back():
     stored, actor = filled(2)
     other, got = stored.attach(b"o" * 16), []
     served(actor, 0, 2)
-    actor.queue.select(other, 2, 1, 60.0, LATER, got.append, 0)
+    actor.queue.select(other, 2, 1, 60.0, LATER, got.append, consumer=0)
     assert got == []
     stored.suspend(actor.client)
     actor.queue.advance()
@@ -105,8 +105,8 @@ def test_a_silent_client_is_served_when_it_is_back_and_holds_up_nobody_meanwhile
     stored, actor = filled(2)
     other, mine, others = stored.attach(b"o" * 16), [], []
     stored.suspend(actor.client)
-    actor.queue.select(actor.client, 1, 1, 60.0, LATER, mine.append, 0)
-    actor.queue.select(other, 1, 1, 60.0, LATER, others.append, 0)
+    actor.queue.select(actor.client, 1, 1, 60.0, LATER, mine.append, consumer=0)
+    actor.queue.select(other, 1, 1, 60.0, LATER, others.append, consumer=0)
     assert (len(mine), len(others)) == (0, 1)
     stored.resume(actor.client)
     actor.queue.advance()

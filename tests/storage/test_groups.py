@@ -33,7 +33,7 @@ class Prompts(Actor):
 
     def served(self, groups: int) -> list[int]:
         got = []
-        self.queue.select(self.client, groups, 1, 60.0, LATER, got.append, 0)
+        self.queue.select(self.client, groups, 1, 60.0, LATER, got.append, consumer=0)
         starts = zip(got[0].starts.tolist(), got[0].lengths.tolist(), strict=True)
         return [int(read(self.stored, *item)[0][0, 0]) for item in starts]
 
@@ -103,7 +103,7 @@ def test_a_late_group_is_an_event_of_the_timer():
         actor.member(number, "a")
     due = actor.queue.next_deadline()
     assert before + 5 <= due <= time.monotonic() + 5
-    actor.queue.select(actor.client, 1, 1, 60.0, LATER, got.append, 0)
+    actor.queue.select(actor.client, 1, 1, 60.0, LATER, got.append, consumer=0)
     actor.queue.expire(due - 0.001)
     assert got == []
     actor.queue.expire(due)

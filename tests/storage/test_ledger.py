@@ -104,7 +104,7 @@ def test_a_dead_shard_stays_inserted_holds_no_items_and_owes_nothing():
     steps=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(1, 5)), max_size=60),
 )
 def test_neither_bound_is_ever_passed_and_somebody_can_always_go_on(spi, least, slack, steps):
-    error = max(1.0, spi) + slack
+    error = 1.01 * max(1.0, spi) + slack  # no less is accepted
     limiter = gear.SampleToInsertRatio(spi, least, error)
     low, high = limiter.bounds
     book, counters = ledger(limiter, others=2)
@@ -153,3 +153,28 @@ def test_fractions_do_not_lose_a_sample_to_rounding(ratio):
     book, _ = ledger(gear.SampleToInsertRatio(ratio, 1, (0.0, 100.0)))
     book.accounts[1].inserted = 30
     assert book.promise(100) == round(30 * ratio)
+
+
+def test_items_beyond_a_least_size_may_leave_without_a_word_and_never_too_many():
+    """Shards that were told how far they may go down leave at least as many as are needed, all together."""
+    book, counters = ledger(gear.MinSize(10), others=2)
+    counters[f.INSERTED_ITEMS] = 20
+    book.accounts[1].inserted = book.accounts[2].inserted = 20
+    floors = [20, book.relax(1), book.relax(2)]
+    assert floors == [20, 20 - 50 // 3, 20 - (50 - 50 // 3) // 3]
+    assert sum(floors) >= 10
+    assert book.promise(1) == 1
+    counters[f.DELETED_ITEMS] = 18  # the others may all be at their floors now: 4 + 9 + 2 are enough
+    assert book.promise(1) == 1
+    assert book.in_doubt() == []
+    counters[f.DELETED_ITEMS] = 20
+    book.accounts[1].deleted = 16
+    book.relax(1)
+    assert book.in_doubt() == []
+    book.accounts[1].deleted = 20
+    book.relax(1)
+    assert book.promise(1) == 0
+    assert book.in_doubt() == [2]
+    book.accounts[2].deleted = 5
+    assert book.relax(2) == 15 - 5 // 3
+    assert book.promise(1) == 1

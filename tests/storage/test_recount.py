@@ -18,13 +18,14 @@ from hypothesis import Phase, given, note, settings
 
 import gear
 from gear.grouping import KEY_BYTES, encode_key
+from gear.schema import Column
 from gear.storage import fields as f
 from gear.storage.acknowledge import AGAIN, APPLIED
 from gear.storage.layout import Grant
 from gear.storage.queue import RequestQueue
 from gear.storage.table import StoredTable
 
-from .actors import Actor, Growing, make, read
+from .actors import COLUMNS, Actor, Growing, make, read
 from .recount import Recount
 from .test_table import ITEMS, positions
 
@@ -39,30 +40,46 @@ SAMPLERS = [
 ]  # fmt: skip
 WEIGHTS = {
     "insert": 30, "grow": 20, "withdraw": 3, "borrow": 6, "select": 18, "hold": 6, "release": 20, "update": 4,
-    "expire": 4, "reclaim": 2, "reset": 1, "die": 3, "acknowledge": 15, "vanish": 3,
+    "expire": 4, "reclaim": 2, "reset": 1, "die": 3, "fill": 12, "version": 2, "open": 4, "append": 12, "seal": 4,
+    "drop": 1, "acknowledge": 15, "vanish": 3,
 }  # fmt: skip
+LATE = (Column("a", (), "int64", late=True), Column("b", (2,), "int32", per="trajectory", late=True))
+REQUIREMENTS = [(), (), ("a",), ("b", ("a", "b")), ("a", "b", ("a", "b"))]
 
 
 def random_table(choice) -> StoredTable:
     item, capacity = choice(ITEMS), choice(CAPACITIES)
     most = {gear.Steps: capacity.n, gear.Trajectories: 10 * capacity.n, gear.Bytes: capacity.n // 28}[type(capacity)]
-    limiter = choice([gear.MinSize(1), gear.MinSize(3), *RATIOS, *(LINES if capacity.n > 5 else [])])
-    rules = {}
-    if choice([False, False, True]):  # consumers need a limiter of their own
-        limiter = choice([gear.MinSize(1), gear.MinSize(3), *(LINES[:1] if capacity.n > 5 else [])])
+    budget = gear.StalenessBudget(3, 1)
+    limiter = choice([gear.MinSize(1), gear.MinSize(3), *RATIOS, budget, *(LINES if capacity.n > 5 else [])])
+    rules, publish = {}, "end" if isinstance(item, gear.Whole) else choice(["end", "rows", "rows"])
+    served = choice([False, False, True])  # to consumers, or in groups
+    if served:
+        limiter = choice([gear.MinSize(1), gear.MinSize(3), budget, *(LINES[:1] if capacity.n > 5 else [])])
         rules = {"consumers": choice([("a",), ("a", "b"), ("a", "b", "c")])}
         if choice([False, True]):
-            item, limiter, groups = gear.Whole(), gear.MinSize(1), choice([1, 2, 3])
+            item, limiter, publish, members = gear.Whole(), gear.MinSize(1), "end", choice([1, 2, 3])
             late = {} if choice([True, False]) else {"deadline": 0.0, "short": choice(["drop", "deliver"])}
-            rules = {"sampler": gear.Groups(groups, **late), "consumers": choice([(), ("a",), ("a", "b")])}
+            rules = {"sampler": gear.Groups(members, **late), "consumers": choice([(), ("a",), ("a", "b")])}
         if limiter not in LINES:
             rules["remover"] = choice(REMOVERS)
     elif limiter not in LINES:
-        rules = {"max_times_sampled": choice([0, 0, 1, 2]), "sampler": choice(SAMPLERS), "remover": choice(REMOVERS)}
+        samplers = [*SAMPLERS, *[gear.Fresh()] * 2 * (publish == "end")]
+        rules = {"max_times_sampled": choice([0, 0, 1, 2]), "sampler": choice(samplers), "remover": choice(REMOVERS)}
+        if isinstance(limiter, gear.MinSize) and choice([False, True]):
+            sampler = choice([gear.Uniform(), gear.Uniform("trajectories"), gear.Fifo(), gear.Lifo()])
+            rules |= {"max_times_sampled": 0, "sampler": sampler, "include_open": True}
+    if publish == "end" and not rules.get("include_open"):
+        rules["max_staleness"] = choice([None, 0, 1])
+    columns, rules["requirements"] = (COLUMNS + LATE, choice(REQUIREMENTS)) if choice([False, True]) else (COLUMNS, ())
+    if served:
+        rules["requirements"] = ()
+    if isinstance(capacity, gear.Bytes) and len(columns) > 2:
+        capacity = gear.Bytes(2 * capacity.n)
     return make(
+        columns=columns,
         item=item, capacity=capacity, max_length=min(choice([10, 30]), most), block_steps=choice([1, 2, 4, 5]),
-        publish="end" if isinstance(item, gear.Whole) else choice(["end", "rows", "rows"]), seed=choice(range(1000)),
-        limiter=limiter, distinct=choice([False, False, True]), **rules,
+        publish=publish, seed=choice(range(1000)), limiter=limiter, distinct=choice([False, False, True]), **rules,
     )  # fmt: skip
 
 
@@ -142,6 +159,10 @@ class Drive:
             self.keys = self.stored.segment[at:][: KEY_BYTES * self.layout.slots].reshape(-1, KEY_BYTES)
         self.claimed: dict[tuple[int, int], Draw] = {}  # (consumer, id): the draw by which somebody has it
         self.acknowledged: set[tuple[int, int]] = set()
+        self.slots = self.layout.view(self.stored.segment, "slots")
+        self.filled: dict[tuple[int, int], dict[str, int]] = {}  # (slot, order) -> what its late columns hold
+        self.opened: dict[int, list[int]] = {}  # id -> [number, length]
+        self.returned: list = []
 
     def step(self, number: int) -> None:
         """One operation and everything that must hold after it."""
@@ -161,8 +182,9 @@ class Drive:
 
     def waiting(self) -> tuple:
         commits = {client: [len(r.entries) for r in parked] for client, parked in self.queue._commits.items()}
-        credit = [r.credit for r in self.queue.readers]
-        return commits, credit, len(self.queue._allocates), self.stored.counters.tolist()
+        credit = [r.credit for r in self.queue._selects]
+        parked = len(self.queue._allocates), len(self.queue._attempts)
+        return commits, credit, parked, self.stored.counters.tolist()
 
     def some_draw(self) -> list[Draw]:
         """One draw, most often of those that are read; none if there is none."""
@@ -230,7 +252,8 @@ class Drive:
         done = lambda result: drawn(result) if isinstance(result, gear.Selection) else None
         size, parties = self.random.choice([1, 1, 2, 5, 20, 60]), self.random.choice([1, 1, 1, 2])
         ttl, deadline = self.random.choice([3600.0, 3600.0, -1.0]), self.random.choice([0.0, NEVER])
-        self.queue.select(client.client, size, parties, ttl, deadline, done, consumer)
+        which = self.random.randrange(len(self.layout.sets))
+        self.queue.select(client.client, size, parties, ttl, deadline, done, which, consumer=consumer)
 
     def drawn(self, client: int, selection: gear.Selection, consumer: int) -> None:
         self.settle_claims()
@@ -295,6 +318,121 @@ class Drive:
         Recount(self).consumers(silent=client.client)
         self.stored.resume(client.client)
         self.queue.advance()
+
+    def fill(self, client: Client) -> None:
+        """Late columns come for some trajectories that are stored and for some that have left."""
+        late = [c for c in self.table.columns if c.late]
+        closed = np.flatnonzero(self.slots[:, f.STATE] == f.CLOSED).tolist()
+        if not late or not closed:
+            return
+        slots = self.random.choices(closed, k=3)
+        ids = [self.first_row(slot) for slot in slots]
+        old = [i for d in self.some_draw() for i in d.selection.ids.tolist()[:1]]
+        stored = [slot for i in old if (slot := self.slot_of(i)) in closed]
+        lengths = [int(self.slots[slot, f.LENGTH]) for slot in slots + stored]
+        if old and not stored:
+            lengths += [2]
+        chosen = self.random.sample(late, self.random.randint(1, len(late)))
+        values = [self.random.randrange(1 << 20) for _ in ids + old]
+        rows = {
+            c.name: np.repeat(np.array(values), lengths).tobytes() if c.per == "step"
+            else np.repeat(np.array(values, np.int32), 2).tobytes() for c in chosen
+        }  # fmt: skip
+        if any(c.per == "step" for c in chosen) and self.random.random() < 0.1:
+            wrong = [n + 1 for n in lengths]
+            bad = rows | {"a": np.repeat(np.array(values), wrong).tobytes()}
+            with pytest.raises(gear.DataError, match="nothing was filled"):
+                self.stored.fill(np.array(ids + old), np.array(wrong), bad)
+        still_grows = any(self.slots[self.slot_of(i), f.STATE] == f.OPEN for i in old if self.slot_of(i) is not None)
+        with pytest.raises(gear.DataError, match="still grows") if still_grows else nullcontext():
+            update = self.stored.fill(np.array(ids + old), np.array(lengths), rows)
+            assert update.applied == len(slots + stored), "fills were miscounted"
+            for slot, value in zip(slots + stored, values, strict=False):
+                there = self.filled.setdefault((slot, int(self.slots[slot, f.ORDER])), {})
+                there.update({c.name: value for c in chosen})
+        self.queue.advance()
+
+    def first_row(self, slot: int) -> int:
+        """The id of a trajectory's first row."""
+        block, bits = int(self.slots[slot, f.FIRST]), self.layout.row_bits
+        generation = int(self.layout.view(self.stored.segment, "blocks")[block, f.GENERATION])
+        return generation << bits | block * self.layout.block_steps
+
+    def slot_of(self, name: int) -> int | None:
+        """The slot of a stored trajectory by the id of one of its rows."""
+        block = (name & (1 << self.layout.row_bits) - 1) // self.layout.block_steps
+        record = self.layout.view(self.stored.segment, "blocks")[block]
+        stored = record[f.SLOT] >= 0 and self.slots[record[f.SLOT], f.STATE] in (f.OPEN, f.CLOSED)
+        return int(record[f.SLOT]) if stored and record[f.GENERATION] == name >> self.layout.row_bits else None
+
+    def version(self, client: Client) -> None:
+        before, step = self.stored.version, self.random.choice([-1, 1, 1, 2])
+        assert self.queue.set_version(max(0, before + step)) == max(before, before + step)
+
+    def attempt(self, client: Client, run, deadline: float) -> None:
+        self.queue.attempt(client.client, "open", run, deadline, self.returned.append)
+
+    def open(self, client: Client) -> None:
+        version = self.random.choice([-1, self.stored.version])
+        self.returned.clear()
+        self.attempt(client, lambda: self.stored.growing.open(client.client, b"", version), 0.0)
+        self.queue.expire(1.0)
+        (name,) = self.returned
+        if isinstance(name, int):
+            self.numbers += 1
+            self.opened[name] = [self.numbers, 0]
+        else:
+            assert isinstance(name, (gear.DeadlineExceeded, gear.DataError))
+
+    def some_open(self) -> int | None:
+        for name in [n for n in self.opened if self.slot_of(n) is None]:
+            del self.opened[name]
+        return self.random.choice([*self.opened, None])
+
+    def append(self, client: Client) -> None:
+        """Anybody appends; what goes on from another length changes nothing."""
+        name = self.some_open()
+        if name is None:
+            return
+        number, length = self.opened[name]
+        rows = self.random.randint(1, 7)
+        data = {
+            "k": np.full((rows, 3), number, np.int64).tobytes(),
+            "t": np.arange(length, length + rows, dtype=np.int32).tobytes(),
+        }
+        with pytest.raises(gear.DataError, match="expected at="):
+            self.stored.growing.append(client.client, name, length + 1, rows, data)
+        self.returned.clear()
+        self.attempt(client, lambda: self.stored.growing.append(client.client, name, length, rows, data), 0.0)
+        self.queue.expire(1.0)
+        (after,) = self.returned
+        if isinstance(after, int):
+            self.opened[name][1] = length + rows
+            assert after == length + rows
+            assert self.stored.growing.length(name) == after
+        else:
+            assert isinstance(after, (gear.DeadlineExceeded, gear.DataError))
+
+    def seal(self, client: Client) -> None:
+        name = self.some_open()
+        if name is None or not self.opened[name][1]:
+            return
+        final = {"t": np.int32(self.opened[name][1]).tobytes()} if self.random.random() < 0.3 else {}
+        call = (client.client, name, True, final, b"", np.empty(0))
+        self.returned.clear()
+        self.attempt(client, lambda: self.stored.growing.seal(*call), 0.0)
+        self.queue.expire(1.0)
+        (length,) = self.returned
+        if isinstance(length, int):
+            assert length == self.opened.pop(name)[1]
+        else:
+            assert isinstance(length, gear.DeadlineExceeded)
+
+    def drop(self, client: Client) -> None:
+        """Every open trajectory was left alone for too long."""
+        self.stored.growing.expire(time.time() + self.table.open_ttl + 1)
+        self.queue.advance()
+        assert not any(self.slot_of(name) is not None for name in self.opened), "an idle open trajectory stays"
 
     def hold(self, client: Client) -> None:
         for draw in self.some_draw():

@@ -28,6 +28,8 @@ def stored_items(drive: Drive) -> dict[int, Item]:
     recount, layout, item = Recount(drive), drive.layout, drive.table.item
     found = {}
     for slot, indices in recount.items.items():
+        if slot in recount.owned:  # the table's own, not listed while they grow
+            continue
         length, closed = int(recount.slots[slot, scans.f.LENGTH]), slot in recount.state[scans.f.CLOSED]
         for t, index in zip(positions(item, length, closed), indices, strict=True):
             if recount.limit and recount.times[2 * index + 1] >= recount.limit:

@@ -28,6 +28,7 @@ from gear.schema import (
     Whole,
     Window,
 )
+from gear.storage import obstacles
 from gear.storage.fields import BEGIN, END, EVICTED_EARLY, HAS_FINAL, ID_SHARD_SHIFT, STATE
 from gear.storage.queue import CommitDone
 
@@ -656,7 +657,7 @@ def test_revoking_pins_when_blocks_run_out():
     assert actor.queue.starved
     told = stored.reclaim()
     assert told
-    assert "client 72727272" in actor.queue.memory_obstacle()
+    assert "client 72727272" in obstacles.of_memory(actor.stored)
     for client, pin in told:
         assert client == reader.client
         stored.pins.release(client, pin, False)

@@ -10,7 +10,6 @@ import pytest
 
 import gear
 from gear.errors import Closed, DeadlineExceeded
-from gear.transport import inproc_waiting
 
 
 def rows(steps: int = 4) -> dict[str, np.ndarray]:
@@ -138,10 +137,10 @@ def test_an_interrupted_wait_leaves_nothing_parked(monkeypatch):
         client.insert(rows())
         session = client._session
 
-        def interrupt(bell: threading.Condition, seconds: float) -> None:
+        def interrupt(seconds: float, bell: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(inproc_waiting, "_wait", interrupt)
+        monkeypatch.setattr(session, "_sleep", interrupt)
         with pytest.raises(KeyboardInterrupt):
             client.sample(1)
         monkeypatch.undo()
@@ -157,10 +156,10 @@ def test_an_interrupted_insert_is_taken_back(monkeypatch):
             client.insert(rows())
         session = client._session
 
-        def interrupt(bell: threading.Condition, seconds: float) -> None:
+        def interrupt(seconds: float, bell: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(inproc_waiting, "_wait", interrupt)
+        monkeypatch.setattr(session, "_sleep", interrupt)
         with pytest.raises(KeyboardInterrupt):
             client.insert(rows())
         monkeypatch.undo()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import gear
 from gear.errors import ProtocolError
-from gear.kernels.host import gather
+from gear.kernels.collect import collect
 from gear.query import make_plan
 from gear.transport import pieces
 from tests.client.conftest import embed, rows
@@ -16,28 +17,31 @@ __all__ = ["embed"]
 
 @pytest.mark.parametrize("piece", [1, 50, 200, 10_000])
 @pytest.mark.parametrize("frame", [7, 64, 1 << 20])
-def test_pieces_make_the_whole(embed, monkeypatch, piece, frame):
+@pytest.mark.parametrize("packed", [False, True])
+def test_pieces_make_the_whole(embed, monkeypatch, piece, frame, packed):
     monkeypatch.setattr(pieces, "PIECE", piece)
     monkeypatch.setattr(pieces, "FRAME", frame)
-    client = embed()
+    client = embed(item=gear.Whole(), max_length=7) if packed else embed()
     client.insert(rows(20))
     opened = client._session.open_table("t", None)
     selection = client.select(13)
-    expected = client.collect(selection)
-    plan = make_plan(opened.layout, (), 13, 4)
+    views = (gear.View("obs"), gear.View("step", name="next", shift=2))
+    expected = client.collect(selection, views, layout="packed" if packed else "padded")
+    plan = expected.plan
     out = np.full(plan.nbytes, 77, np.uint8)
-    each = pieces.per_piece(plan)
-    for first in range(0, 13, each):
-        part = slice(first, first + each)
+    parts = pieces.cut(plan, selection.lengths)
+    assert [k for part in parts for k in range(13)[part]] == list(range(13))
+    for part in parts:
         starts, lengths = selection.starts[part].copy(), selection.lengths[part].copy()
-        small = make_plan(opened.layout, (), len(starts), 4)
+        small = make_plan(opened.layout, views, len(starts), plan.length, pieces.steps_of(plan, lengths))
         memory = np.zeros(small.nbytes, np.uint8)
-        gather(opened.segment, small.rows, small.pads, starts, lengths, memory)
-        pieces.place(small, plan, first, pieces.split(memory.data), out)
-    for field in plan.fields:
+        collect(opened.segment, small, starts, lengths, selection.neighbours, memory)
+        before = pieces.steps_of(plan, selection.lengths[: part.start])
+        pieces.place(small, plan, part.start, pieces.split(memory.data), out, before)
+    for field in plan.regions:
         array = np.ndarray(field.shape, field.dtype, out, field.offset)
-        np.testing.assert_array_equal(array, expected[field.column])
-    assert np.ndarray((13, 4), np.bool_, out, plan.mask_offset).all()
+        there = np.ndarray(field.shape, field.dtype, expected.buffer, field.offset)
+        np.testing.assert_array_equal(array, there)
 
 
 def test_a_piece_of_another_size_is_refused(embed):

@@ -80,7 +80,7 @@ def test_every_item_has_the_same_bytes_on_both_paths(connected, name, item, writ
         selection = over_tcp.select(size, name, parties=2)
         mine, theirs = over_tcp.collect(selection), over_shm.collect(selection)
         same(mine, theirs)
-        views = [gear.View("reward", pad=-1), "policy"]
+        views = [gear.View("reward", value=-1), "policy"]
         same(over_tcp.collect(selection, views, out=mine), over_shm.collect(selection, views))
         over_tcp.release(selection)
         over_shm.release(selection)

@@ -1,0 +1,43 @@
+"""What all messages are made of: their base class and the types of their fields."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import msgspec
+from msgspec import Meta
+
+from gear.query import AnyView
+
+MAX_ITEMS = 1 << 20
+
+PIECE = 4 << 20
+"""Bytes of rows per answer at most; but an item is never divided, so one item may be more.
+
+Large enough that what a message costs, about 0.3 ms of processors at both ends, is little beside what its bytes cost.
+"""
+
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Index = Annotated[int, Meta(ge=0, le=255)]
+Seconds = Annotated[float, Meta(ge=0.0, le=1e10)]
+Identity = Annotated[bytes, Meta(min_length=16, max_length=16)]
+Name = Annotated[str, Meta(max_length=128)]
+Text = Annotated[str, Meta(max_length=4096)]
+Release = tuple[Index, Number, bool]
+"""A hold that ended: table, pin, delivered."""
+
+
+class Message(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """Base of all messages: a tagged array; `FRAMES` raw buffers follow the header, of a `BULK` one any number more."""
+
+    FRAMES: ClassVar[int] = 0
+    BULK: ClassVar[bool] = False
+
+
+class Shape(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """How items look in a batch: the views of its columns, the most steps of an item, whether items are packed."""
+
+    views: Annotated[tuple[AnyView, ...], Meta(max_length=4096)]
+    length: Count
+    packed: bool = False
