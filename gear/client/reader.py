@@ -214,10 +214,11 @@ class Reader:
         return query.views or default_views(self.open.table, query.require), which
 
     def _covered(self, query: Query, views: tuple[AnyView, ...]) -> bool:
-        """Whether the late columns of the views, if any, are required, so that they are there."""
+        """Whether the late columns of the views, if any, are required, and shown of the items alone: they are there."""
         if not self.open.layout.late or not views:
             return True
-        return set(late_columns(self.open.table, views)) <= set(query.require)
+        late = set(late_columns(self.open.table, views))
+        return not late or (late <= set(query.require) and reach(views, self._longest) == (0, 0))
 
     def forget(self) -> None:
         """Drop the pins, in the child of a fork: they are the parent's."""

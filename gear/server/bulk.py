@@ -225,6 +225,8 @@ class Bulk:
             raise ProtocolError(f"{MOST_PIECES} pieces are under way to this client; take them in before asking again")
         names = late_columns(hosted.stored.table, plan.views) if hosted.stored.layout.late else ()
         presence = Presence(hosted.stored.layout, hosted.stored.segment, names, starts) if names else None
+        if presence is not None:
+            neighbours = presence.near(neighbours)
         client.gathering += 1
 
         def gathered(result: npt.NDArray[np.uint8] | GearError) -> None:

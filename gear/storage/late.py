@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gear.kernels.compile import copy, fence, kernel, memcpy
+from gear.kernels.compile import copy, fence, kernel, memcpy, memset
 from gear.storage import fields as f
 from gear.storage.directory import int32s, int64s
 from gear.storage.items import indices
@@ -76,7 +76,7 @@ def write_steps(segment, params, found, lengths, first, offset, stride, width, s
     """Write the rows of a per-step column, from row `first` of each trajectory on.
 
     found: int64[N], slots, -1 to leave the rows out; lengths: int64[N]; source: address of the rows of all, one
-    trajectory behind the other.
+    trajectory behind the other. A final row that is there already becomes zero in this column.
     """
     blocks = int32s(segment, params, f.R_BLOCKS)
     slots = int64s(segment, params, f.R_SLOTS)
@@ -106,8 +106,13 @@ def write_steps(segment, params, found, lengths, first, offset, stride, width, s
                     copy(to + i * stride, source + i * width, width)
             source += part * width
             rows -= part
+            row += part
+            if row < steps:
+                continue
             row = 0
             block = np.int64(blocks[block * f.BLOCK_FIELDS + f.NEXT])
+        if slots[at + f.FLAGS] & f.HAS_FINAL:
+            memset(arena + block * block_bytes + row * stride, 0, width)
 
 
 @kernel

@@ -44,6 +44,7 @@ class Presence:
         slots = blocks[np.where(known, starts, 0) // layout.block_steps, f.SLOT]
         self._slots = slots[known & (slots >= 0) & (slots < layout.slots)]
         self._before = self._changes()
+        self._needs = bits_of(layout.table, names := tuple(names))
         bits = self._late[self._slots, f.LATE_BITS]
         for name in names:
             lacking = int(np.count_nonzero(bits & bits_of(layout.table, [name]) == 0))
@@ -52,6 +53,14 @@ class Presence:
                     f"late column {name!r} of {lacking} of {len(starts)} items of table {layout.table.name!r} is not "
                     f"there yet; draw with require=({name!r},), or leave the column out"
                 )
+
+    def near(self, neighbours: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Those of other pieces of split trajectories (slots) that have the columns: views end before the others."""
+        there = self._late[neighbours, f.LATE_BITS] & self._needs == self._needs
+        near = neighbours[there]
+        self._slots = np.concatenate([self._slots, near.astype(self._slots.dtype)])
+        self._before = self._changes()
+        return near
 
     def _changes(self) -> npt.NDArray[np.int64]:
         changes: npt.NDArray[np.int64] = self._late[self._slots, f.LATE_CHANGES]

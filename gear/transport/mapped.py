@@ -45,10 +45,11 @@ class Mapped(ABC):
         try:
             if self.revoked(table, selection):
                 return False
-            presence = None
+            presence, neighbours = None, selection.neighbours
             if table.layout.late and (names := late_columns(table.table, plan.views)):
                 presence = Presence(table.layout, table.segment, names, selection.starts)
-            rows = (table.segment, placed, selection.starts, selection.lengths, selection.neighbours, out)
+                neighbours = presence.near(neighbours)
+            rows = (table.segment, placed, selection.starts, selection.lengths, neighbours, out)
             collect(*rows)
             while presence is not None and not presence.unchanged and not self.revoked(table, selection):
                 collect(*rows)

@@ -10,9 +10,10 @@ from gear.errors import DataError
 from gear.schema import Column
 from gear.storage import fields as f
 from gear.storage import late
+from gear.storage.fields import BEGIN, END
 from gear.storage.presence import Presence
 
-from .actors import COLUMNS, Actor, make
+from .actors import COLUMNS, Actor, column, make
 
 LATE = (*COLUMNS, Column("a", (), "int64", late=True))
 
@@ -90,3 +91,30 @@ def test_nothing_is_published_before_its_rows_are_there(stored):
     assert not stored.drawable(1)
     record = stored.layout.view(stored.segment, "late")[found[0]]
     assert (int(record[f.LATE_BITS]), int(record[f.LATE_CHANGES]) % 2) == (0, 1)
+
+
+def test_a_final_row_is_zero_in_a_late_column(stored):
+    """Origin: TorchRL, observed: what was not given is never uninitialised memory."""
+    column_a = column(stored, "a")
+    column_a[:] = 99  # what blocks may hold
+    actor = Actor(stored)
+    for length in (4, 5):  # the final row in a block of its own, and in that of the last row
+        grant = actor.grant(stored.layout.blocks_for(length + 1))
+        actor.write(grant.blocks, 0, length, 7, 0)
+        actor.send(actor.entry(int(grant.slots[0]), grant.blocks, length, BEGIN | END | f.HAS_FINAL))
+        first = int(grant.blocks[0])
+        generation = int(stored.layout.view(stored.segment, "blocks")[first, f.GENERATION])
+        name = generation << stored.layout.row_bits | first * stored.layout.block_steps
+        update = stored.fill(np.array([name]), np.array([length]), {"a": np.arange(length).tobytes()})
+        assert update == gear.Update(1, 0)
+        rows = np.concatenate([column_a[block] for block in grant.blocks])
+        assert rows[: length + 1].tolist() == [*range(length), 0]
+
+
+def test_a_neighbouring_piece_without_the_column_is_not_read(stored):
+    selection = drawn(stored)
+    fill(stored, selection.ids[:1], 1)
+    slots = np.unique(stored.layout.view(stored.segment, "blocks")[selection.starts // 2, f.SLOT])
+    presence = Presence(stored.layout, stored.segment, ["a"], selection.starts[:1])
+    filled = [int(s) for s in slots if stored.layout.view(stored.segment, "late")[s, f.LATE_BITS]]
+    assert presence.near(slots.astype(np.int32)).tolist() == filled
