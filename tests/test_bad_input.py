@@ -186,9 +186,10 @@ def test_another_protocol_version_is_named(start_server, monkeypatch):
     from gear.transport import messages
 
     server = start_server()
+    ours = messages.PROTOCOL
     monkeypatch.setattr(messages, "PROTOCOL", 99)
     with pytest.raises(
-        gear.ProtocolError, match="client speaks protocol version 99, this end speaks 1; install the same release"
+        gear.ProtocolError, match=f"client speaks protocol version 99, this end speaks {ours}; install the same release"
     ):
         gear.connect(server.address, timeout=5.0)
 

@@ -279,9 +279,10 @@ def test_a_bad_address_is_refused_showing_a_good_one(address):
 
 
 def test_a_client_of_another_version_is_told_both(server, monkeypatch):
-    monkeypatch.setattr(m, "PROTOCOL", m.PROTOCOL + 1)
-    assert wire.PROTOCOL == m.PROTOCOL - 1
-    with pytest.raises(ProtocolError, match="speaks protocol version 2, this end speaks 1"):
+    ours = m.PROTOCOL
+    monkeypatch.setattr(m, "PROTOCOL", ours + 1)
+    assert ours == wire.PROTOCOL
+    with pytest.raises(ProtocolError, match=f"speaks protocol version {ours + 1}, this end speaks {ours}"):
         negotiation.connect(server.address, timeout=5.0)
 
 
