@@ -58,10 +58,12 @@ class SampleToInsertRatio(Spec, frozen=True, tag="sample_to_insert_ratio"):
         else:
             force_setattr(self, "error_buffer", real(name, "error_buffer", self.error_buffer, 0.0))
         low, high = self.bounds
+        # Not high - low where one number was given: that may round to a little less than twice as much.
+        span = high - low if isinstance(self.error_buffer, tuple) else 2 * self.error_buffer
         least = 2 * max(1.0, ratio)
         require(
-            math.isfinite(low) and math.isfinite(high) and high - low >= least,
-            f"{name}: error_buffer allows differences in [{low:g}, {high:g}], a span of {high - low:g}; "
+            math.isfinite(low) and math.isfinite(high) and span >= least,
+            f"{name}: error_buffer allows differences in [{low:g}, {high:g}], a span of {span:g}; "
             f"with samples_per_insert={ratio:g} it must be finite and at least {least:g} or "
             "inserts and samples can block each other for ever",
         )

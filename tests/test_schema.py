@@ -403,3 +403,9 @@ def test_two_values_of_one_name_are_refused():
     for tree in ({"a": {"b": 1}, "a/b": 2}, {"a/b": 2, "a": {"b": 1}}):
         with pytest.raises(DataError, match="two values are named 'a/b'"):
             flatten(tree)
+
+
+def test_an_error_buffer_of_just_the_least_span_is_accepted_whatever_rounding_makes_of_its_bounds():
+    limiter = SampleToInsertRatio(3.4165819432189304, 7, 3.4165819432189304)
+    low, high = limiter.bounds
+    assert high - low < 2 * limiter.samples_per_insert
