@@ -127,7 +127,7 @@ class Result:
     lags: list[float] = field(default_factory=list)
 
 
-def run(seed: int, updates: int = 300, imitated: int = 500, actors: int = 2) -> Result:
+def run(seed: int, updates: int = 300, imitated: int = 800, actors: int = 2) -> Result:
     """Train once; everything that was started ends with it."""
     torch.manual_seed(seed)
     model, result = Model(), Result(seed)
@@ -164,9 +164,9 @@ def main() -> None:
     for seed in range(arguments.seeds):
         r = run(seed, arguments.updates)
         curves[f"seed {seed}"] = (np.arange(len(r.rewards)), smooth(r.rewards, 10))
-        first, last = np.mean(r.rewards[:10]), np.mean(r.rewards[-10:])
+        first, last = np.mean(r.rewards[:10]), np.mean(r.rewards[-50:])
         print(
-            f"seed {seed}: mean reward of the first 10 batches {first:.2f}, of the last 10 {last:.2f}; "
+            f"seed {seed}: mean reward of the first 10 batches {first:.2f}, of the last 50 {last:.2f}; "
             f"answers were {np.mean(r.lags):.1f} versions old, at most {max(r.lags):.1f} in the mean of a batch",
             flush=True,
         )
