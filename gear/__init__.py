@@ -29,10 +29,7 @@ from gear.errors import (
     TableNotFound,
 )
 from gear.grouping import Groups, MeanBetween, NonzeroVariance
-from gear.query import NStep, Query, ReturnToGo, Timestep, View
-from gear.query import NStep as n_step
-from gear.query import ReturnToGo as return_to_go
-from gear.query import Timestep as timestep
+from gear.query import Query
 from gear.schema import (
     Bytes,
     Column,
@@ -56,6 +53,10 @@ from gear.schema import (
     Whole,
     Window,
 )
+from gear.views import NStep, ReturnToGo, Timestep, View
+from gear.views import NStep as n_step
+from gear.views import ReturnToGo as return_to_go
+from gear.views import Timestep as timestep
 
 if TYPE_CHECKING:
     from gear.client import Client, connect, embedded

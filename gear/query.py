@@ -9,14 +9,8 @@ import numpy as np
 from msgspec.structs import force_setattr
 
 from gear.errors import SchemaError
-from gear.plan import ALIGN, Field, Plan, default_views, item_length, late_columns, make_plan, numpy_dtype, reach
 from gear.rules import whole_number
-from gear.views import AnyView, NStep, ReturnToGo, Timestep, View, as_views
-
-__all__ = [
-    "ALIGN", "MOST_ITEMS", "AnyView", "Field", "NStep", "Plan", "Query", "ReturnToGo", "Timestep", "View", "as_layout",
-    "as_views", "default_views", "item_length", "late_columns", "make_plan", "numpy_dtype", "reach",
-]  # fmt: skip
+from gear.views import AnyView, as_views
 
 MOST_ITEMS = 1 << 20
 """Items per batch at most, as many as one message of the control channel may name."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import gear
 from gear.batch import Batch, Selection
-from gear.query import make_plan
+from gear.plan import make_plan
 from gear.storage.layout import Layout
 
 COLUMNS = [gear.Column("obs", (2,)), gear.Column("obs2/x", (), "uint8")]

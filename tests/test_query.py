@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import gear
-from gear.query import as_views, item_length, make_plan
+from gear.plan import item_length, make_plan
 from gear.storage.layout import Layout
+from gear.views import as_views
 
 COLUMNS = [
     gear.Column("obs", (3,)),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from gear.query import Plan
+    from gear.plan import Plan
     from gear.schema import Table
     from gear.transport.base import Service
 

@@ -11,7 +11,7 @@ from gear.client.client import Client
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gear.query import Plan
+    from gear.plan import Plan
     from gear.schema import Table
 
 

@@ -13,8 +13,10 @@ import numpy as np
 from gear.client.arguments import collectable
 from gear.client.deadline import left, patiently, until
 from gear.errors import PinLost
-from gear.query import AnyView, Plan, Query, default_views, item_length, late_columns, make_plan, reach
+from gear.plan import Plan, default_views, item_length, late_columns, make_plan, reach
+from gear.query import Query
 from gear.storage.item_sets import set_number
+from gear.views import AnyView
 
 if TYPE_CHECKING:
     from collections.abc import Callable

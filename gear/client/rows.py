@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gear.client.values import storage_dtype
-from gear.query import make_plan
+from gear.plan import make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

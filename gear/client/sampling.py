@@ -9,7 +9,8 @@ from gear.batch import Batch, Selection, Update
 from gear.client import arguments as check
 from gear.client.priorities import as_ids, as_priorities
 from gear.client.state import State
-from gear.query import AnyView, Layout, Query, as_layout, as_views
+from gear.query import Layout, Query, as_layout
+from gear.views import AnyView, as_views
 from gear.weights import Normalize
 
 if TYPE_CHECKING:

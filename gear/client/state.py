@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gear.client.reader import Reader
     from gear.client.spread import Spread
     from gear.client.writing import Writing
-    from gear.query import Plan
+    from gear.plan import Plan
     from gear.transport.base import Service
 
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from gear.batch import Batch
     from gear.client.reader import Reader
-    from gear.query import Plan, Query
+    from gear.plan import Plan
+    from gear.query import Query
     from gear.transport.base import OpenTable, Service
 
 

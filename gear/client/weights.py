@@ -15,7 +15,7 @@ from gear.client.deadline import patiently
 from gear.client.state import State
 from gear.columns import DTYPES, flatten
 from gear.errors import DataError
-from gear.query import numpy_dtype
+from gear.plan import numpy_dtype
 
 
 class Weights(State):

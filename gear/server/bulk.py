@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from gear.errors import GearError, ProtocolError
-from gear.query import Plan, as_views, item_length, late_columns, make_plan
+from gear.plan import Plan, item_length, late_columns, make_plan
 from gear.server.clients import Client
 from gear.server.gatherer import Gatherer, Job
 from gear.server.tables import Hosted
@@ -24,6 +24,7 @@ from gear.transport import messages as m
 from gear.transport import wire
 from gear.transport.pieces import too_large
 from gear.transport.stage import AHEAD
+from gear.views import as_views
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,14 +16,14 @@ import numpy as np
 import zmq
 
 from gear.errors import GearError
-from gear.query import ALIGN
+from gear.plan import ALIGN
 from gear.transport.messages import PIECE
 from gear.transport.pieces import split
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from gear.query import Plan
+    from gear.plan import Plan
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from gear import schema
 from gear.errors import DeviceError, GearError, InsufficientMemory, ProtocolError, SchemaError, TableMismatch
 from gear.parts import holders, is_spread, part
-from gear.query import Plan
+from gear.plan import Plan
 from gear.server.budget import MemoryBudget
 from gear.server.clients import Client
 from gear.storage.arrival import Places

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gear.grouping import KEY_BYTES, Groups, decode_key
-from gear.query import numpy_dtype
+from gear.plan import numpy_dtype
 from gear.storage import fields as f
 from gear.storage.deadlines import Deadlines
 from gear.storage.evict import evict

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gear.arrays import Entry, Parcel
     from gear.batch import Selection, Update
     from gear.page import Page
-    from gear.query import Plan
+    from gear.plan import Plan
     from gear.schema import Table
     from gear.storage.layout import Grant, Layout
 

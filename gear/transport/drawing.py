@@ -23,7 +23,7 @@ from gear.transport.spread import Mass
 from gear.transport.watch import Watch, first_of
 
 if TYPE_CHECKING:
-    from gear.query import Plan
+    from gear.plan import Plan
     from gear.transport.conversation import Call
     from gear.transport.session import RemoteSession
     from gear.transport.several import Several

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from gear.batch import Update
     from gear.page import Page
-    from gear.query import Plan
+    from gear.plan import Plan
     from gear.schema import Table
 
 WINDOW = 1024

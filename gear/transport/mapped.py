@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from gear.query import late_columns
+from gear.plan import late_columns
 from gear.storage.presence import Presence
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gear.batch import Selection
-    from gear.query import Plan
+    from gear.plan import Plan
     from gear.transport.base import OpenTable
 
 

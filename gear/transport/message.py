@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 import msgspec
 from msgspec import Meta
 
-from gear.query import AnyView
+from gear.views import AnyView
 
 MAX_ITEMS = 1 << 20
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from gear.query import Plan
+    from gear.plan import Plan
     from gear.transport.channel import Buffer
 
 MOST = 1 << 30

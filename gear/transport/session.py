@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gear.page import Page
-    from gear.query import Plan
+    from gear.plan import Plan
     from gear.schema import Table
     from gear.transport.base import Session
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gear.arrays import Entry, Parcel
-    from gear.query import Plan
+    from gear.plan import Plan
     from gear.schema import Table
     from gear.transport.base import Session
     from gear.transport.conversation import Call

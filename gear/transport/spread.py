@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gear.query import make_plan
+from gear.plan import make_plan
 from gear.transport.base import OpenTable
 
 if TYPE_CHECKING:
-    from gear.query import Plan
+    from gear.plan import Plan
     from gear.storage.layout import Layout
     from gear.transport.watch import Watch
 

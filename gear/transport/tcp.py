@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gear.errors import DeadlineExceeded, PinLost
-from gear.query import make_plan
+from gear.plan import make_plan
 from gear.storage import memory
 from gear.storage.fields import BEGIN, END, HAS_FINAL
 from gear.storage.layout import COMMIT_ENTRY, Grant, Layout
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gear.batch import Selection
-    from gear.query import Plan
+    from gear.plan import Plan
     from gear.transport.base import OpenTable
     from gear.transport.channel import Buffer
     from gear.transport.conversation import Call, Conversation

@@ -9,13 +9,13 @@ import pytest
 
 import gear
 from gear.errors import DataError, GearError, PinLost, ProtocolError, SchemaError
-from gear.query import View
 from gear.server import bulk
 from gear.storage.fields import BEGIN, END
 from gear.storage.layout import COMMIT_ENTRY
 from gear.transport import messages as m
 from gear.transport.negotiation import connect
 from gear.transport.tcp import TcpSession
+from gear.views import View
 from tests.transport.helpers import eventually, figures, insert, table
 
 

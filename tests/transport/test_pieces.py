@@ -8,7 +8,7 @@ import pytest
 import gear
 from gear.errors import ProtocolError
 from gear.kernels.collect import collect
-from gear.query import make_plan
+from gear.plan import make_plan
 from gear.transport import pieces
 from tests.client.conftest import embed, rows
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from gear.arrays import Entry
 from gear.errors import ProtocolError
-from gear.query import View
 from gear.transport import messages as m
 from gear.transport import wire
+from gear.views import View
 
 REQUESTS = [
     (m.Discover("token"), 0),
