@@ -206,12 +206,13 @@ class Service:
     def tick(self, now: float) -> None:
         """Do what is due by `time.monotonic()`: deadlines, expired pins, revocations."""
         self._weights.expire(now)
+        clock_time = time.time()
         for hosted in self.tables:
             hosted.queue.expire(now)
-            if hosted.queue.copying or hosted.stored.growing.expire(time.time()):
+            if hosted.queue.copying or hosted.stored.growing.expire(clock_time):
                 hosted.queue.advance()
-            if hosted.stored.pins.next_expiry <= time.time():
-                self._revoke(hosted, hosted.stored.pins.expire(time.time()))
+            if hosted.stored.pins.next_expiry <= clock_time:
+                self._revoke(hosted, hosted.stored.pins.expire(clock_time))
                 hosted.queue.advance()
             if hosted.queue.starved and now >= hosted.reclaim_at:
                 hosted.reclaim_at = now + _RECLAIM_SECONDS

@@ -22,7 +22,7 @@ _REVOKED = 1 << 16
 
 
 class Local:
-    """One table with its queue and this session's place in it."""
+    """One table with its queue, and what the client of this process holds of it."""
 
     def __init__(self, stored: StoredTable, key: bytes) -> None:
         self.stored = stored
@@ -60,11 +60,6 @@ class LocalSession:
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("this client is closed; make a new one")
-
-    @property
-    def sleeping(self) -> int:
-        """Threads that wait for something."""
-        return self._waiting + sum(len(local.readers) for local in self._tables.values())
 
     # Waiting; the lock is held in all of these.
 
