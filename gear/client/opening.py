@@ -11,7 +11,6 @@ from gear.client.client import Client
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gear.plan import Plan
     from gear.schema import Table
 
 
@@ -63,7 +62,7 @@ def embedded(tables: Sequence[Table] = (), *, device: str | None = None) -> Clie
     return Client(InprocSession(tables), new_batch, device)
 
 
-def _batches(device: str | None) -> Callable[[Plan], Batch]:
+def _batches(device: str | None) -> Callable[..., Batch]:
     if device is None:
         return Batch
     from gear.client.tensors import tensor_batches

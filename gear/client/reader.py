@@ -43,11 +43,11 @@ class Reader:
     ----------
     session, table
         The table as `Session.open_table` gave it.
-    new_batch : Plan -> Batch
-        Makes the kind of batch the client's device wants.
+    new_batch : Plan, [uint8[plan.nbytes]] -> Batch
+        Makes the kind of batch the client's device wants, over memory of its own or what it is given.
     """
 
-    def __init__(self, session: Service, table: OpenTable, new_batch: Callable[[Plan], Batch]) -> None:
+    def __init__(self, session: Service, table: OpenTable, new_batch: Callable[..., Batch]) -> None:
         self._session, self.open, self._new_batch = session, table, new_batch
         self._length = item_length(table.table)
         self._longest = self._length or table.layout.max_length
@@ -258,6 +258,10 @@ class Reader:
             plan = make_plan(self.open.layout, views, len(lengths), longest, total)
         else:
             plan = self.plan(views, len(lengths), longest)
+        if out is None and (memory := self._session.arrived(self.open, selection, plan)) is not None:
+            batch = self._new_batch(plan, memory)
+            batch.arrived()
+            return batch
         if out is None or out.outgrown(plan):
             batch = self._new_batch(plan)
         else:

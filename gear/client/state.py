@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from gear.client.reader import Reader
     from gear.client.spread import Spread
     from gear.client.writing import Writing
-    from gear.plan import Plan
     from gear.transport.base import Service
 
 
@@ -34,7 +33,7 @@ class State:
         Where arrays are wanted that come in no batch; None for NumPy.
     """
 
-    def __init__(self, session: Service, new_batch: Callable[[Plan], Batch], device: str | None = None) -> None:
+    def __init__(self, session: Service, new_batch: Callable[..., Batch], device: str | None = None) -> None:
         self._session, self._device = session, device
         self._tables = Tables(session, new_batch)
         self._query = Queries()

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from gear.batch import Batch
     from gear.client.reader import Reader
-    from gear.plan import Plan
     from gear.query import Query
     from gear.transport.base import OpenTable, Service
 
@@ -34,7 +33,7 @@ class Tables:
         Makes the kind of batch the client's device wants.
     """
 
-    def __init__(self, session: Service, new_batch: Callable[[Plan], Batch]) -> None:
+    def __init__(self, session: Service, new_batch: Callable[..., Batch]) -> None:
         self._session, self._new_batch = session, new_batch
         self._lock = threading.Lock()
         self.ports: dict[str | None, Port | Spread] = {}

@@ -64,7 +64,7 @@ class TensorBatch(Batch):
         return torch.from_numpy(array).to(self._device)
 
 
-def tensor_batches(device: str) -> Callable[[Plan], Batch]:
+def tensor_batches(device: str) -> Callable[..., Batch]:
     """What makes batches for `device`.
 
     Raises
@@ -84,4 +84,4 @@ def tensor_batches(device: str) -> Callable[[Plan], Batch]:
             )
     elif target.type != "cpu":
         raise DeviceError(f"device {device!r} is not supported; use 'cpu', 'cuda:N' or None for NumPy")
-    return lambda plan: TensorBatch(plan, device=target)
+    return lambda plan, buffer=None: TensorBatch(plan, buffer, target)

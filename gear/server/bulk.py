@@ -7,14 +7,14 @@ memory. What is kept for one client is bounded, whether or not it plays by the r
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
 from gear.errors import GearError, ProtocolError
 from gear.plan import Plan, item_length, late_columns, make_plan
 from gear.server.clients import Client
-from gear.server.gatherer import Gatherer, Job
+from gear.server.gatherer import COPIED, TRACKED, Gatherer, Job
 from gear.server.tables import Hosted
 from gear.storage.arrival import Arrival
 from gear.storage.layout import COMMIT_ENTRY, Layout
@@ -40,6 +40,9 @@ MOST_PIECES = 64
 
 _PLANS = 1024
 
+Rows: TypeAlias = "zmq.Frame | memoryview"
+"""Gathered bytes on their way out; ZeroMQ copies a memoryview and sends a frame from where it is."""
+
 
 class Send(Protocol):
     """Sends an answer, or what is said unasked (request 0).
@@ -54,7 +57,7 @@ class Send(Protocol):
         request: int,
         body: m.Message,
         frames: list[bytes],
-        rows: Sequence[zmq.Frame] = (),
+        rows: Sequence[Rows] = (),
         kept: bool = True,
     ) -> None:
         """Send it."""
@@ -120,7 +123,7 @@ class Bulk:
             raise ProtocolError(f"Collect: expected as many starts as lengths, got {len(starts)} and {len(lengths)}")
         plan = self.plan(hosted, body.shape, lengths)
 
-        def then(rows: list[zmq.Frame] | GearError) -> None:
+        def then(rows: list[Rows] | GearError) -> None:
             if isinstance(rows, GearError):
                 self._refuse(client, request, rows, 0)
             else:
@@ -160,7 +163,7 @@ class Bulk:
     ) -> None:
         """Send a selection together with its rows; alone if they cannot be had now: it may ask for them later."""
 
-        def then(rows: list[zmq.Frame] | GearError) -> None:
+        def then(rows: list[Rows] | GearError) -> None:
             self._send(client, request, answer, frames, [] if isinstance(rows, GearError) else rows)
 
         try:
@@ -173,7 +176,8 @@ class Bulk:
         """Refuse rows that are to come along with a selection of `size` items, if they cannot."""
         if shape.packed:
             raise ProtocolError("packed rows do not come along with a selection; collect them")
-        self.plan(hosted, shape, np.ones(size, np.int32))
+        if (shape, size) not in hosted.plans:
+            self.plan(hosted, shape, np.ones(size, np.int32))
 
     def plan(self, hosted: Hosted, shape: m.Shape, lengths: npt.NDArray[np.int32]) -> Plan:
         """The plan of a piece of items of these lengths.
@@ -209,7 +213,7 @@ class Bulk:
         plan: Plan,
         starts: npt.NDArray[np.int64],
         lengths: npt.NDArray[np.int32],
-        then: Callable[[list[zmq.Frame] | GearError], None],
+        then: Callable[[list[Rows] | GearError], None],
     ) -> None:
         """Gather items of a pin that the client holds, and still holds afterwards: else they may be anything.
 
@@ -245,12 +249,20 @@ class Bulk:
                 client.gathering += 1
                 self._gatherer.gather(job)
                 return
-            frames = self._gatherer.frames(result)
-            client.sending += [frame.tracker for frame in frames]
-            then(frames)
+            then(self._frames(client, result))
 
         job = Job(hosted.stored.segment, plan, starts, lengths, neighbours, gathered)
         self._gatherer.gather(job)
+
+    def _frames(self, client: Client, rows: npt.NDArray[np.uint8]) -> list[Rows]:
+        """Gathered bytes as buffers of a message; how much of it waits for the client is known within `TRACKED`."""
+        client.untracked += len(rows)
+        if len(rows) <= COPIED and client.untracked <= TRACKED:
+            return [rows.data]
+        client.untracked = 0
+        frames = self._gatherer.frames(rows)
+        client.sending += [frame.tracker for frame in frames]
+        return [*frames]
 
 
 def most_unplaced(layout: Layout) -> int:

@@ -40,6 +40,7 @@ class Client:
     told : (table, pin) it was told to let go of, until it does.
     lock : descriptor of its lock file, None unless it proved shared memory.
     gathering, sending : pieces of batches that are being made, and those that are on their way to it.
+    untracked : bytes of copied pieces that may be on their way to it since the last of `sending`.
     """
 
     identity: bytes
@@ -54,6 +55,7 @@ class Client:
     lock: int | None = None
     gathering: int = 0
     sending: list[zmq.MessageTracker] = field(default_factory=list)
+    untracked: int = 0
     check_at: float = 0.0
     patience: float = _FIRST_CHECK
 

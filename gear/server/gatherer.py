@@ -18,7 +18,7 @@ import zmq
 from gear.errors import GearError
 from gear.plan import ALIGN
 from gear.transport.messages import PIECE
-from gear.transport.pieces import split
+from gear.transport.pieces import split, steps_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -28,13 +28,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 THREADS = 2
-AT_ONCE = 1 << 17
-"""Bytes up to which gathering takes less time than handing over to a thread."""
+AT_ONCE = 1 << 19
+"""Bytes up to which gathering takes about as long as handing over to a thread and back."""
+
+SHARED = 1 << 20
+"""Bytes from which a piece is gathered by all threads together: nothing of it is sent before it is whole."""
+
+COPIED = 1 << 17
+"""Bytes up to which ZeroMQ copies a piece: a thread that is told when it was sent costs more."""
+
+TRACKED = 4 << 20
+"""Bytes of copied pieces after which one is sent with a tracker: what waits for a slow reader is known."""
 
 _SPARE = 8
 """Buffers kept for later use at most."""
-_ROOM = PIECE + (PIECE >> 2)
-"""Bytes of a buffer that is kept: a piece and what its columns' alignment adds."""
+_ROOM = 2 * PIECE + (PIECE >> 2)
+"""Bytes of a buffer that is kept: the most that goes at once, and what its columns' alignment adds."""
 
 Then = Callable[["npt.NDArray[np.uint8] | GearError"], None]
 
@@ -50,6 +59,14 @@ class Job(NamedTuple):
     then: Then
 
 
+class _Work:
+    """A job under way: its memory, the shares of it that are not done yet, and what went wrong."""
+
+    def __init__(self, job: Job, out: npt.NDArray[np.uint8], shares: int) -> None:
+        self.job, self.out, self.left = job, out, shares
+        self.error: GearError | None = None
+
+
 class Gatherer:
     """The threads, and the memory they fill.
 
@@ -61,28 +78,34 @@ class Gatherer:
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        self._finished: deque[tuple[Job, npt.NDArray[np.uint8] | GearError]] = deque()
+        self._shares: queue.SimpleQueue[tuple[_Work, int, int]] = queue.SimpleQueue()
+        self._finished: deque[_Work] = deque()
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._used: list[tuple[npt.NDArray[np.uint8], list[zmq.MessageTracker]]] = []
 
     def gather(self, job: Job) -> None:
         """Gather at once if it is little, else soon."""
-        if job.plan.nbytes <= AT_ONCE:
-            job.then(_gathered(job, np.empty(job.plan.nbytes, np.uint8)))
+        plan = job.plan
+        size = len(job.starts)
+        shares = min(THREADS, size) if plan.nbytes >= SHARED else 1
+        work = _Work(job, self._memory(plan.nbytes), shares)
+        if plan.nbytes <= AT_ONCE:
+            _gather(work, 0, size)
+            job.then(work.error or work.out)
             return
         if not self._threads:
             self._threads = [threading.Thread(target=self._run, name="gather", daemon=True) for _ in range(THREADS)]
             for thread in self._threads:
                 thread.start()
-        self._jobs.put(job)
+        for share in range(shares):
+            self._shares.put((work, size * share // shares, size * (share + 1) // shares))
 
     def finish(self) -> None:
         """Hand over what has been gathered."""
         while self._finished:
-            job, result = self._finished.popleft()
-            job.then(result)
+            work = self._finished.popleft()
+            work.job.then(work.error or work.out)
 
     def frames(self, rows: npt.NDArray[np.uint8]) -> list[zmq.Frame]:
         """Gathered bytes as buffers of a message, in the memory where they are; each has a tracker."""
@@ -95,14 +118,19 @@ class Gatherer:
 
     def _run(self) -> None:
         while True:
-            job = self._jobs.get()
-            self._finished.append((job, _gathered(job, self._memory(job.plan.nbytes))))
-            self._wake()
+            work, begin, end = self._shares.get()
+            _gather(work, begin, end)
+            with self._lock:
+                work.left -= 1
+                whole = not work.left
+            if whole:
+                self._finished.append(work)
+                self._wake()
 
     def _memory(self, nbytes: int) -> npt.NDArray[np.uint8]:
         """Memory for a piece; what was used before costs no page faults."""
-        if nbytes > _ROOM:
-            return np.empty(nbytes, np.uint8)
+        if nbytes <= COPIED or nbytes > _ROOM:
+            return np.zeros(nbytes, np.uint8)
         with self._lock:
             for at, (memory, trackers) in enumerate(self._used):
                 if all(tracker.done for tracker in trackers):
@@ -111,15 +139,22 @@ class Gatherer:
         return np.empty(_ROOM, np.uint8)[:nbytes]
 
 
-def _gathered(job: Job, out: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8] | GearError:
+def _gather(work: _Work, begin: int, end: int) -> None:
+    """Gather items begin..end of a job to their places."""
     from gear.kernels.collect import collect
 
+    job, out = work.job, work.out
+    plan, starts, lengths = job.plan, job.starts, job.lengths
     try:
-        for field in job.plan.regions:  # what lies between columns was this process's memory
-            end = field.offset + field.nbytes
-            out[end : min(len(out), -(-end // ALIGN) * ALIGN)] = 0
-        collect(job.segment, job.plan, job.starts, job.lengths, job.neighbours, out)
+        if begin:
+            plan = plan.behind(begin, steps_of(plan, lengths[:begin]))
+        elif out.base is not None:
+            for field in plan.regions:  # what lies between columns was this process's memory
+                gap = field.offset + field.nbytes
+                out[gap : min(len(out), -(-gap // ALIGN) * ALIGN)] = 0
+        if end - begin < len(starts):
+            starts, lengths = starts[begin:end], lengths[begin:end]
+        collect(job.segment, plan, starts, lengths, job.neighbours, out)
     except Exception as error:  # a bug of ours must not end the thread
-        logger.exception("gathering %d items of table %s failed", job.plan.size, job.plan.table.name)
-        return GearError(f"internal error of the server: {error!r}; see its log")
-    return out
+        logger.exception("gathering %d items of table %s failed", plan.size, plan.table.name)
+        work.error = GearError(f"internal error of the server: {error!r}; see its log")

@@ -14,12 +14,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import zmq
 
 from gear.batch import Selection
 from gear.errors import GearError, ProtocolError
 from gear.server.budget import MemoryBudget
-from gear.server.bulk import Bulk, Send
+from gear.server.bulk import Bulk, Rows, Send
 from gear.server.clients import Client, Clients
 from gear.server.latency import Latencies, clock, count
 from gear.server.later import Later, deadline_of
@@ -141,7 +140,7 @@ class Service:
         request: int,
         body: m.Message,
         frames: list[bytes],
-        rows: Sequence[zmq.Frame] = (),
+        rows: Sequence[Rows] = (),
         kept: bool = True,
     ) -> None:
         """Send a message; the answer to a request ends its latency."""

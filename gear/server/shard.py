@@ -27,6 +27,7 @@ from zmq.utils.monitor import recv_monitor_message
 import gear
 from gear.errors import GearError, ProtocolError
 from gear.server import runtime
+from gear.server.bulk import Rows
 from gear.server.clients import Client, Clients
 from gear.server.config import Ready, ShardOptions
 from gear.server.service import Service
@@ -239,7 +240,7 @@ class Shard:
         request: int,
         body: m.Message,
         frames: list[bytes],
-        rows: Sequence[zmq.Frame] = (),
+        rows: Sequence[Rows] = (),
         kept: bool = True,
     ) -> None:
         parts = [wire.encode(m.Answer(m.PROTOCOL, request, body)), *frames]  # type: ignore[arg-type]
@@ -257,7 +258,7 @@ class Shard:
             answer = m.Answer(m.PROTOCOL, request, m.Failed(type(error).__name__, str(error)))
             self._transmit(route, [wire.encode(answer)])
 
-    def _transmit(self, route: bytes, parts: Sequence[bytes | zmq.Frame]) -> None:
+    def _transmit(self, route: bytes, parts: Sequence[bytes | Rows]) -> None:
         try:
             self._router.send_multipart([route, *parts], zmq.NOBLOCK)
         except zmq.ZMQError:  # gone, or it does not read: a resumed client asks again

@@ -150,6 +150,13 @@ class Service(Protocol):
         """
         ...
 
+    def arrived(self, table: OpenTable, selection: Selection, plan: Plan) -> npt.NDArray[np.uint8] | None:
+        """The rows of a selection as `plan` lays them out, uint8[plan.nbytes], where they are there already.
+
+        The memory is the caller's from now on. None: they are to be gathered.
+        """
+        ...
+
     def sample(
         self, table: OpenTable, size: int, plan: Plan, out: npt.NDArray[np.uint8], which: int = 0
     ) -> Selection | None:

@@ -28,6 +28,10 @@ class Mapped(ABC):
     def revoked(self, table: OpenTable, selection: Selection) -> bool:
         """Whether the pin has been taken back."""
 
+    def arrived(self, table: OpenTable, selection: Selection, plan: Plan) -> npt.NDArray[np.uint8] | None:
+        """Never: rows are read where they are stored."""
+        return None
+
     def gather(
         self,
         table: OpenTable,

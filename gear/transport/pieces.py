@@ -32,9 +32,9 @@ def _pieces(plan: Plan) -> int:
     return max(1, -(-plan.nbytes // PIECE))
 
 
-def in_one(plan: Plan, count: int) -> bool:
-    """Whether so many items of the batch are one piece."""
-    return count <= max(1, -(-plan.size // _pieces(plan)))
+def along(plan: Plan, count: int) -> bool:
+    """Whether the rows of so many items of the batch may come with their selection: twice a piece, as a message."""
+    return count * plan.nbytes <= 2 * PIECE * plan.size
 
 
 def cut(plan: Plan, lengths: npt.NDArray[np.int32]) -> list[slice]:

@@ -215,6 +215,10 @@ class Several(Each):
         """Never: the shards draw."""
         return None
 
+    def arrived(self, table: OpenTable, selection: Selection, plan: Plan) -> npt.NDArray[np.uint8] | None:
+        """Never: each part comes by itself."""
+        return None
+
     def gather(
         self,
         table: OpenTable,

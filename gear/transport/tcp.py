@@ -22,7 +22,8 @@ from gear.storage.layout import COMMIT_ENTRY, Grant, Layout
 from gear.transport import messages as m
 from gear.transport.base import NO_SEAM, Seam
 from gear.transport.outbox import Outbox
-from gear.transport.pieces import cut, in_one, place, split, steps_of
+from gear.transport.pieces import along, cut, place, split, steps_of
+from gear.transport.reach import refuses
 from gear.transport.remote import LEAST, deadline_of, expect
 from gear.transport.session import RemoteSession
 from gear.transport.stage import Stage
@@ -50,6 +51,9 @@ MESSAGE = 1 << 20
 TOGETHER = 1 << 16
 """Bytes of neighbouring blocks from which they are sent from where they lie."""
 
+REFUSED = 1.0
+"""Seconds after a break that nobody may listen at the shard's port: who listens again by then was only restarted."""
+
 _PLANS = 1024
 """Kept: where a batch comes from several shards, its parts have many sizes."""
 
@@ -69,11 +73,14 @@ class TcpSession(RemoteSession):
         self._plans: dict[tuple[int, m.Shape, int], Plan] = {}
 
     def _alive(self) -> bool:
-        """A shard that could not be reached for long has given this client up; one that its server misses is dead."""
+        """One that its server misses is dead, and one where nobody listens; long silence gives this client up."""
         down = None if self._talk is None else self._talk.link.down_since
         if down is None:
             return True
-        return time.monotonic() - down < m.FORGET * self._heartbeat and self.listed()
+        silent = time.monotonic() - down
+        if silent >= m.FORGET * self._heartbeat or not self.listed():
+            return False
+        return silent < REFUSED or not refuses(self._endpoint)
 
     def _box(self, talk: Conversation, table: OpenTable) -> StagedOutbox:
         return StagedOutbox(talk, table)
@@ -116,13 +123,24 @@ class TcpSession(RemoteSession):
     # Rows that come
 
     def ahead(self, plan: Plan | None, count: int) -> m.Shape | None:
-        """How items look whose rows are to come with their selection; several pieces come faster side by side."""
-        if plan is None or not count or not in_one(plan, count):
+        """How items look whose rows are to come with their selection, in one round trip."""
+        if plan is None or not count or not along(plan, count):
             return None
         return _shape(plan)
 
     def _came(self, index: int, pin: int, rows: list[Buffer]) -> None:
         self._early[index, pin] = rows
+
+    def arrived(self, table: OpenTable, selection: Selection, plan: Plan) -> npt.NDArray[np.uint8] | None:
+        """Rows that came with their selection, in the memory that ZeroMQ received them in."""
+        key = table.layout.index, selection.pin
+        early = self._early.get(key)
+        if early is None or len(early) > 1 or not isinstance(early[0], memoryview) or early[0].readonly:
+            return None
+        if len(early[0]) != plan.nbytes or len(selection) != plan.size:
+            return None
+        del self._early[key]
+        return np.frombuffer(early[0], np.uint8)
 
     def gather(
         self,

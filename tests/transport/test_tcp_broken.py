@@ -164,7 +164,7 @@ def test_a_silent_reader_loses_its_pins_when_their_blocks_are_needed(server, ses
 
 
 def test_a_server_killed_in_mid_call_is_a_lost_connection(start_server):
-    server = start_server("--client-timeout", "0.5")
+    server = start_server("--client-timeout", "30")  # a client is given up after five of them
     session = connect(server.address, timeout=5.0, path="tcp")
     opened = session.create_table(table(), 5.0)
     errors = []
