@@ -16,15 +16,13 @@ import gear
 from benchmarks import waiting
 from benchmarks.data import COLUMNS, LENGTH, STEPS, Columns, Expected, Ring, Take, fill, piece
 from benchmarks.measure import Candidate, Measurement, WrongResult
-from benchmarks.plain import sender
+from benchmarks.network import BULK, bulk, latency
 from benchmarks.service import server, start_and_stop
 
 PEERS: dict[str, list[Callable[[Columns], Candidate]]] = {}
 """By measurement: how each peer does the same work, given the same data."""
 
 SETS = 4000
-BULK = (1024, 8192)
-"""Windows of 64 steps per batch over TCP: 6 MB and 51 MB."""
 TAKE = "NumPy take(out=, mode='clip')"
 
 
@@ -289,31 +287,10 @@ def shared(data: Columns) -> Iterator[Measurement]:
         yield from inserts(data, client, "shm")
 
 
-def bulk(data: Columns, client: gear.Client, table: str) -> Iterator[Measurement]:
-    """Large batches against the same bytes from a process that does nothing but send them."""
-    with sender() as fetch:
-        for size in BULK:
-            reused = client.sample(size, table)
-            nbytes = len(reused.buffer)
-
-            def verify(size: int = size) -> None:
-                Expected(data).check(client.sample(64, table))
-                if len(client.sample(size, table).ids) != size:
-                    raise WrongResult(f"a batch of {size} windows has not that many")
-
-            yield measurement(
-                f"bulk-tcp-{size}",
-                f"{size} windows of 64 steps, {nbytes / 1e6:.1f} MB",
-                [Candidate("gear, out=", lambda k, size=size, out=reused: client.sample(size, table, out=out))],
-                [Candidate("pyzmq sends as many bytes, no copy", lambda k, nbytes=nbytes: fetch(nbytes))],
-                data, per_call=nbytes / 1e6, unit="MB", bar="bulk: <= 1.43 x the limit", calls=max(5, 20_000 // size),
-                verify=verify,
-            )  # fmt: skip
-
-
 def networked(data: Columns) -> Iterator[Measurement]:
     """Through a server and TCP."""
     with server() as address, gear.connect(address, path="tcp") as client:
+        yield from latency(data, client)
         yield from windows(data, client, "tcp")
         yield from bulk(data, client, "windows-tcp")
         yield from inserts(data, client, "tcp")
@@ -334,6 +311,6 @@ GROUPS: list[tuple[tuple[str, ...], Callable[[Columns], Iterator[Measurement]]]]
     (tuple(f"{n}-inproc" for n in ROWS), embedded),
     (tuple(f"{n}-shm" for n in ROWS), shared),
     ((waiting.NAME,), beside_waiting),
-    (("windows-tcp", *(f"bulk-tcp-{size}" for size in BULK), "insert-tcp", "packed-tcp"), networked),
+    (("latency-tcp", "windows-tcp", *(f"bulk-tcp-{size}" for size in BULK), "insert-tcp", "packed-tcp"), networked),
 ]
 """Names of a group's measurements, and what makes them."""
