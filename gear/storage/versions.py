@@ -15,6 +15,7 @@ from gear.storage.directory import int32s, int64s
 from gear.storage.evict import evict
 from gear.storage.items import indices
 from gear.storage.passing import forgive
+from gear.storage.programs import COMMIT
 
 
 @kernel
@@ -63,7 +64,7 @@ def expire_if_stale(segment, params, slot):
     return True
 
 
-@kernel
+@COMMIT.kernel()
 def set_version(segment, params, version):
     """Raise the table's version; too old trajectories leave. Returns the version: it never falls."""
     counters = int64s(segment, params, f.R_COUNTERS)
