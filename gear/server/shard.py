@@ -30,6 +30,7 @@ from gear.server import runtime
 from gear.server.bulk import Rows
 from gear.server.clients import Client, Clients
 from gear.server.config import Ready, ShardOptions
+from gear.server.lanes import Lanes
 from gear.server.service import Service
 from gear.server.tables import Place
 from gear.server.warm import warm
@@ -37,6 +38,7 @@ from gear.transport import messages as m
 from gear.transport import wire
 from gear.transport.channel import Buffer, readable, receive_parts
 from gear.transport.door import CLIENTS, DOOR, NONCE_BYTES, locked_file
+from gear.transport.lane import LANE
 
 logger = logging.getLogger(__name__)
 
@@ -67,15 +69,18 @@ class Shard:
         os.chmod(path, 0o600)
         self.ready = Ready(self._router.bind_to_random_port(f"tcp://{options.host}"), path)
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._poll = select.poll()
-        self._monitor_descriptor = int(self._monitor.fd)
-        for descriptor in (int(self._router.fd), self._monitor_descriptor, self._wake_reader):
-            self._poll.register(descriptor, select.POLLIN)
+        self._poll = select.epoll()
+        self._monitor_descriptor, self._router_descriptor = int(self._monitor.fd), int(self._router.fd)
+        for descriptor in (self._router_descriptor, self._monitor_descriptor, self._wake_reader):
+            self._poll.register(descriptor, select.EPOLLIN)
         self._clients = Clients(self._directory, nonce, m.FORGET * options.client_timeout)
+        self._lanes = Lanes(self._directory / LANE, self._clients, self._hear, self._poll)
         place = Place(self._directory, options.index, options.shards, options.memory)
         self._service = Service(
             place, self._clients, self._send, self.wake, self._about, options.token, options.client_timeout
         )
+        self._clients.hang_up = self._lanes.leave
+        self._routed = True  # whether the router was used since somebody looked whether it has something
         self._live: set[int] = set()
         self._heard: set[int] = set()
         self._stopping = False
@@ -116,24 +121,32 @@ class Shard:
     def serve(self) -> None:
         """Serve until `stop`."""
         self._hear_connections()  # a socket's descriptor signals only what comes after somebody found nothing
-        more = True
+        lanes, more = self._lanes, True
         while not self._stopping:
             self._listen_to_shards()
             now = time.monotonic()
-            came = {descriptor for descriptor, _ in self._poll.poll(0 if more else self._patience(now))}
-            if self._wake_reader in came:
-                os.read(self._wake_reader, 4096)
-                self._service.finish()
-            if self._monitor_descriptor in came:
-                self._hear_connections()
-            more = self._hear_messages()
+            lanes.resume()
+            spoken = []
+            for descriptor, events in self._poll.poll(0.0 if more or lanes.busy else self._patience(now)):
+                if descriptor == self._monitor_descriptor:  # before messages, as descriptors are reused
+                    self._hear_connections()
+                elif descriptor == self._router_descriptor:
+                    self._routed = True
+                elif descriptor == self._wake_reader:
+                    os.read(self._wake_reader, 4096)
+                    self._service.finish()
+                else:
+                    spoken.append((descriptor, events))
+            # What was sent by the router may have taken the signal of a message that has come meanwhile.
+            more = self._routed and self._hear_messages()
+            for descriptor, events in spoken:
+                lanes.hear(descriptor, events)
             now = time.monotonic()
             self._service.tick(now)
             for client in self._clients.dead(now):
                 logger.info("client %s is dead, what it held is free", client.identity.hex()[:8])
                 self._service.fence(client)
-            # What was sent since may have taken the signal of a message that has come meanwhile.
-            more = more or readable(self._router)
+            more = more or self._routed
 
     def _listen_to_shards(self) -> None:
         """Have answers of other shards end the poll."""
@@ -142,16 +155,16 @@ class Shard:
             for descriptor in self._heard - wanted:
                 self._poll.unregister(descriptor)
             for descriptor in wanted - self._heard:
-                self._poll.register(descriptor, select.POLLIN)
+                self._poll.register(descriptor, select.EPOLLIN)
             self._heard = wanted
 
-    def _patience(self, now: float) -> int | None:
-        """Milliseconds until something is due."""
+    def _patience(self, now: float) -> float:
+        """Seconds until something is due, -1 if nothing is."""
         due = [t for t in (self._service.next_due(now),) if t is not None]
         check = self._clients.next_check()
         if check is not None:
             due.append(max(0.0, check - now))
-        return int(min(min(due), 3600.0) * 1000) + 1 if due else None
+        return min(min(due), 3600.0) + 0.001 if due else -1.0
 
     def _hear_connections(self) -> None:
         """Take in who connected and whose connection broke: always before messages, as descriptors are reused."""
@@ -170,6 +183,7 @@ class Shard:
     def _hear_messages(self) -> bool:
         """Handle what has arrived; whether more may be there."""
         router = self._router
+        self._routed = False
         for _ in range(_ROUND):
             if not readable(router):
                 return False
@@ -180,32 +194,48 @@ class Shard:
                 parts = receive_parts(router, client is None or client.lock is None) if route.more else []
             except zmq.ZMQError:
                 return False
-            self._received += 1
-            try:
-                self._handle(route, sender, client, parts)
-            except Exception:
-                logger.exception("a message of %d parts could not be handled", len(parts))
-                self._dropped += 1
+            if client is not None:
+                self._hear(client, parts, route)
+            else:
+                self._hear_stranger(route, parts)
         return True
 
-    def _handle(self, route: zmq.Frame, sender: bytes, client: Client | None, parts: list[Buffer]) -> None:
+    def _hear(self, client: Client, parts: list[Buffer], route: zmq.Frame | None = None) -> None:
+        """Handle a message of a client, whichever way it came; nothing in it may end this process."""
+        self._received += 1
         try:
             envelope = wire.decode_request(parts)
+            if envelope.request > client.last:
+                client.last = envelope.request
+                if client.answers:
+                    client.forget_answered(envelope.answered)
+                self._service.handle(client, envelope, parts)
+            elif route is not None and isinstance(envelope.body, m.Hello):
+                self._hello(route, envelope.body)
+            elif envelope.request in client.answers:  # asked again because the connection broke
+                self._transmit(client, client.answers[envelope.request])
+            elif isinstance(envelope.body, _AGAIN):  # it changes nothing, and its answer was not kept
+                self._service.handle(client, envelope, parts)
         except ProtocolError as error:
-            self._refuse(sender, wire.request_number(parts[0]) if parts else None, error)
-            return
-        if isinstance(envelope.body, m.Hello):
-            self._hello(route, envelope.body)
-        elif client is None:
-            self._refuse(sender, envelope.request, ProtocolError("expected Hello first on a connection"))
-        elif envelope.request > client.last:
-            client.last = envelope.request
-            client.forget_answered(envelope.answered)
-            self._service.handle(client, envelope, parts)
-        elif envelope.request in client.answers:  # asked again because the connection broke
-            self._transmit(sender, client.answers[envelope.request])
-        elif isinstance(envelope.body, _AGAIN):  # it changes nothing, and its answer was not kept
-            self._service.handle(client, envelope, parts)
+            self._refuse(client.route, wire.request_number(parts[0]) if parts else None, error)
+        except Exception:
+            logger.exception("a message of %d parts could not be handled", len(parts))
+            self._dropped += 1
+
+    def _hear_stranger(self, route: zmq.Frame, parts: list[Buffer]) -> None:
+        """Handle a message on a connection that nobody has greeted on."""
+        self._received += 1
+        try:
+            envelope = wire.decode_request(parts)
+            if isinstance(envelope.body, m.Hello):
+                self._hello(route, envelope.body)
+            else:
+                self._refuse(route.bytes, envelope.request, ProtocolError("expected Hello first on a connection"))
+        except ProtocolError as error:
+            self._refuse(route.bytes, wire.request_number(parts[0]) if parts else None, error)
+        except Exception:
+            logger.exception("a message of %d parts could not be handled", len(parts))
+            self._dropped += 1
 
     def _hello(self, route: zmq.Frame, hello: m.Hello) -> None:
         sender = route.bytes
@@ -246,8 +276,11 @@ class Shard:
         parts = [wire.encode(m.Answer(m.PROTOCOL, request, body)), *frames]  # type: ignore[arg-type]
         if request != _PUSH and kept:
             client.remember(request, parts)
-        if not client.silent:
-            self._transmit(client.route, [*parts, *rows] if rows else parts)
+        if rows:
+            if not client.silent:
+                self._route(client.route, [*parts, *rows])
+        else:
+            self._transmit(client, parts)
 
     def _refuse(self, route: bytes, request: int | None, error: GearError) -> None:
         self._refused += 1
@@ -256,9 +289,17 @@ class Shard:
             self._dropped += 1
         else:
             answer = m.Answer(m.PROTOCOL, request, m.Failed(type(error).__name__, str(error)))
-            self._transmit(route, [wire.encode(answer)])
+            self._route(route, [wire.encode(answer)])
 
-    def _transmit(self, route: bytes, parts: Sequence[bytes | Rows]) -> None:
+    def _transmit(self, client: Client, parts: list[bytes]) -> None:
+        lane = client.lane
+        if lane is not None:
+            self._lanes.send(client, lane, parts)
+        elif not client.silent:
+            self._route(client.route, parts)
+
+    def _route(self, route: bytes, parts: Sequence[bytes | Rows]) -> None:
+        self._routed = True
         try:
             self._router.send_multipart([route, *parts], zmq.NOBLOCK)
         except zmq.ZMQError:  # gone, or it does not read: a resumed client asks again
@@ -279,6 +320,7 @@ class Shard:
     def close(self) -> None:
         """Stop answering and remove what is not to be kept."""
         os.close(self._door)  # first: clients whose connection breaks now know that this process is gone
+        self._lanes.close()
         self._router.disable_monitor()
         self._monitor.close(0)
         self._router.close(0)
