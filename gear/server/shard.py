@@ -121,11 +121,13 @@ class Shard:
     def serve(self) -> None:
         """Serve until `stop`."""
         self._hear_connections()  # a socket's descriptor signals only what comes after somebody found nothing
-        lanes, more = self._lanes, True
+        lanes, timers, more = self._lanes, self._service.timers, True
         while not self._stopping:
-            self._listen_to_shards()
+            if self._service.lending.active:
+                self._listen_to_shards()
             now = time.monotonic()
-            lanes.resume()
+            if lanes.busy:
+                lanes.resume()
             spoken = []
             for descriptor, events in self._poll.poll(0.0 if more or lanes.busy else self._patience(now)):
                 if descriptor == self._monitor_descriptor:  # before messages, as descriptors are reused
@@ -142,11 +144,16 @@ class Shard:
             for descriptor, events in spoken:
                 lanes.hear(descriptor, events)
             now = time.monotonic()
-            self._service.tick(now)
-            for client in self._clients.dead(now):
-                logger.info("client %s is dead, what it held is free", client.identity.hex()[:8])
-                self._service.fence(client)
+            timers.tick(now)
+            if self._clients.silent:
+                self._bury(now)
             more = more or self._routed
+
+    def _bury(self, now: float) -> None:
+        """Free what clients held that are found dead."""
+        for client in self._clients.dead(now):
+            logger.info("client %s is dead, what it held is free", client.identity.hex()[:8])
+            self._service.fence(client)
 
     def _listen_to_shards(self) -> None:
         """Have answers of other shards end the poll."""
@@ -160,11 +167,12 @@ class Shard:
 
     def _patience(self, now: float) -> float:
         """Seconds until something is due, -1 if nothing is."""
-        due = [t for t in (self._service.next_due(now),) if t is not None]
-        check = self._clients.next_check()
-        if check is not None:
-            due.append(max(0.0, check - now))
-        return min(min(due), 3600.0) + 0.001 if due else -1.0
+        due = self._service.timers.due
+        if self._clients.silent and (check := self._clients.next_check()) is not None:
+            due = min(due, check)
+        if due <= now:
+            return 0.0
+        return -1.0 if due == float("inf") else min(due - now, 3600.0) + 0.001
 
     def _hear_connections(self) -> None:
         """Take in who connected and whose connection broke: always before messages, as descriptors are reused."""
