@@ -35,6 +35,10 @@ class Call:
         self.frames: list[Buffer] = []
         self.done = self.sent = False
 
+    def over(self) -> bool:
+        """Whether the answer has come."""
+        return self.done
+
 
 class _Waiter:
     __slots__ = ("bell", "ready")
@@ -137,9 +141,9 @@ class Conversation:
     def answer(self, call: Call, what: str, deadline: float, undo: Callable[[Call], None] | None = None) -> Call:
         """Wait for the answer to a request that was sent, as `ask` does."""
         try:
-            answered = self.until(lambda: call.done, deadline)
+            answered = self.until(call.over, deadline)
             if not answered and self.link.up:
-                answered = self.until(lambda: call.done, deadline + GRACE)
+                answered = self.until(call.over, deadline + GRACE)
         except BaseException:
             self.abandon(call, undo)
             raise
