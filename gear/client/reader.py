@@ -269,7 +269,7 @@ class Reader:
         out: Batch | None,
         plan: Plan | None = None,
     ) -> Batch | None:
-        """The batch of the selection's rows, None if its pin was taken back; `plan`: of so many items, if there is one."""
+        """The batch of the selection's rows, None if its pin was taken back; `plan`: of so many items, if known."""
         lengths = selection.lengths
         if plan is None or plan.size != len(lengths):
             longest = self._length or max(1, int(lengths.max(initial=1)))

@@ -69,14 +69,18 @@ class Lane:
 
     def send(self, parts: Sequence[Buffer]) -> None:
         """Send a message, or keep what there is no room for; its memory must stay as it is until it is answered."""
-        sizes = [len(part) for part in parts]
-        total = sum(sizes)
-        if len(sizes) == 1:
+        count = len(parts)
+        if count == 1:
+            total = len(parts[0])
             head = _ONE.pack(total, 1, total)
-        elif len(sizes) == 2:
-            head = _TWO.pack(total, 2, *sizes)
+        elif count == 2:
+            first, second = len(parts[0]), len(parts[1])
+            total = first + second
+            head = _TWO.pack(total, 2, first, second)
         else:
-            head = _HEAD.pack(total, len(sizes)) + struct.pack(f"<{len(sizes)}I", *sizes)
+            sizes = [len(part) for part in parts]
+            total = sum(sizes)
+            head = _HEAD.pack(total, count) + struct.pack(f"<{count}I", *sizes)
         if total <= _JOINED:
             self.send_bytes(b"".join((head, *parts)))
         else:
@@ -178,6 +182,8 @@ class Lane:
                 break
             if count == 1 and first == total < BULK:
                 self._came.append([data[start : start + total]])
+            elif count == 2 and first <= total < BULK and _TWO.unpack_from(data, at)[3] == total - first:
+                self._came.append([data[start : start + first], data[start + first : start + total]])
             else:
                 sizes = struct.unpack_from(f"<{count}I", data, at + _HEAD.size)
                 if sum(sizes) != total or max(sizes) > MAX_FRAME:

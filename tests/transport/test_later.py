@@ -52,7 +52,7 @@ def test_a_reader_that_waits_for_a_column_holds_up_no_other_and_is_woken_by_it(o
     reader, other = open_session(), open_session()
     opened = other.create_table(late_table(name), 5.0)
     mine, got = reader.open_table(name, 5.0), []
-    waiting = threading.Thread(target=lambda: got.append(reader.select(mine, 2, 30.0, 1, 60.0, None, 1)))
+    waiting = threading.Thread(target=lambda: got.append(reader.select(mine, Wanted(2, which=1), 30.0)))
     waiting.start()
     eventually(lambda: figures(other, name)["waiting_readers"] == 1, "the reader waits")
     for number in range(20):

@@ -111,6 +111,7 @@ def test_a_client_given_up_meanwhile_is_told(server, name):
 CLIENT = """
 import sys
 from gear.client.client import Client
+from gear.transport.base import Wanted
 from gear.transport.negotiation import connect
 session = connect(sys.argv[1], timeout=10.0, path="tcp")
 opened = session.open_table(sys.argv[2], 10.0)
