@@ -141,9 +141,14 @@ class Lending:
         due += [now + talk.link.patience(now) for talk in self._talks.values() if not talk.lost]
         return min(due, default=None)
 
-    def descriptors(self) -> set[int]:
-        """What becomes readable when another shard has answered."""
-        return {number for talk in self._talks.values() if not talk.lost for number in talk.link.descriptors()}
+    def descriptors(self) -> set[tuple[int, int, int]]:
+        """What becomes readable when another shard has answered: (shard, number of the connection, descriptor)."""
+        return {
+            (shard, talk.link.attempts, descriptor)
+            for shard, talk in self._talks.items()
+            if not talk.lost
+            for descriptor in talk.link.descriptors()
+        }
 
     def close(self) -> None:
         """Leave the other shards."""

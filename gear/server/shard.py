@@ -22,7 +22,6 @@ from typing import Any
 
 import msgspec
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 import gear
 from gear.errors import GearError, ProtocolError
@@ -31,12 +30,13 @@ from gear.server.bulk import Rows
 from gear.server.clients import Client, Clients
 from gear.server.config import Ready, ShardOptions
 from gear.server.lanes import Lanes
+from gear.server.router import Router
 from gear.server.service import Service
 from gear.server.tables import Place
 from gear.server.warm import warm
 from gear.transport import messages as m
 from gear.transport import wire
-from gear.transport.channel import Buffer, readable, receive_parts
+from gear.transport.channel import Buffer, receive_parts
 from gear.transport.door import CLIENTS, DOOR, NONCE_BYTES, locked_file
 from gear.transport.lane import LANE
 
@@ -46,7 +46,6 @@ _ROUND = 256
 """Messages handled before timers are looked at."""
 
 _PUSH = 0
-_MONITORED = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 _AGAIN = (m.Collect, m.Fetch, m.Read)
 
 
@@ -61,17 +60,12 @@ class Shard:
         nonce = secrets.token_bytes(NONCE_BYTES)
         self._door = locked_file(self._directory / DOOR, nonce)
         self._identity = secrets.token_bytes(16)
-        self._context = zmq.Context()
-        self._router: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
-        self._monitor = self._configure(self._router)
         path = str(self._directory / runtime.SOCKET)
-        self._router.bind(f"ipc://{path}")
-        os.chmod(path, 0o600)
-        self.ready = Ready(self._router.bind_to_random_port(f"tcp://{options.host}"), path)
+        self._router = Router(path, options.host, options.client_timeout)
+        self.ready = Ready(self._router.port, path)
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll = select.epoll()
-        self._monitor_descriptor, self._router_descriptor = int(self._monitor.fd), int(self._router.fd)
-        for descriptor in (self._router_descriptor, self._monitor_descriptor, self._wake_reader):
+        for descriptor in (self._router.descriptor, self._router.monitor_descriptor, self._wake_reader):
             self._poll.register(descriptor, select.EPOLLIN)
         self._clients = Clients(self._directory, nonce, m.FORGET * options.client_timeout)
         self._lanes = Lanes(self._directory / LANE, self._clients, self._hear, self._poll)
@@ -80,25 +74,11 @@ class Shard:
             place, self._clients, self._send, self.wake, self._about, options.token, options.client_timeout
         )
         self._clients.hang_up = self._lanes.leave
-        self._routed = True  # whether the router was used since somebody looked whether it has something
         self._live: set[int] = set()
-        self._heard: set[int] = set()
+        self._heard: set[tuple[int, int, int]] = set()
         self._stopping = False
         self._started = time.time()
         self._received = self._refused = self._dropped = 0
-
-    def _configure(self, router: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
-        timeout = int(self._options.client_timeout * 1000)
-        router.linger = 0
-        router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        router.setsockopt(zmq.MAXMSGSIZE, m.MAX_FRAME)
-        router.setsockopt(zmq.SNDHWM, 100_000)
-        router.setsockopt(zmq.RCVHWM, 10_000)
-        router.setsockopt(zmq.BACKLOG, 1024)
-        router.setsockopt(zmq.HANDSHAKE_IVL, max(1000, timeout))
-        router.setsockopt(zmq.HEARTBEAT_IVL, max(1, timeout // 3))
-        router.setsockopt(zmq.HEARTBEAT_TIMEOUT, max(1, timeout))
-        return router.get_monitor_socket(_MONITORED)
 
     def wake(self) -> None:
         """End the poll; from any thread or signal handler."""
@@ -121,7 +101,7 @@ class Shard:
     def serve(self) -> None:
         """Serve until `stop`."""
         self._hear_connections()  # a socket's descriptor signals only what comes after somebody found nothing
-        lanes, timers, more = self._lanes, self._service.timers, True
+        lanes, router, timers, more = self._lanes, self._router, self._service.timers, True
         while not self._stopping:
             if self._service.lending.active:
                 self._listen_to_shards()
@@ -130,24 +110,24 @@ class Shard:
                 lanes.resume()
             spoken = []
             for descriptor, events in self._poll.poll(0.0 if more or lanes.busy else self._patience(now)):
-                if descriptor == self._monitor_descriptor:  # before messages, as descriptors are reused
+                if descriptor == router.monitor_descriptor:  # before messages, as descriptors are reused
                     self._hear_connections()
-                elif descriptor == self._router_descriptor:
-                    self._routed = True
+                elif descriptor == router.descriptor:
+                    router.used = True
                 elif descriptor == self._wake_reader:
                     os.read(self._wake_reader, 4096)
                     self._service.finish()
                 else:
                     spoken.append((descriptor, events))
             # What was sent by the router may have taken the signal of a message that has come meanwhile.
-            more = self._routed and self._hear_messages()
+            more = router.used and self._hear_messages()
             for descriptor, events in spoken:
                 lanes.hear(descriptor, events)
             now = time.monotonic()
             timers.tick(now)
             if self._clients.silent:
                 self._bury(now)
-            more = more or self._routed
+            more = more or router.used
 
     def _bury(self, now: float) -> None:
         """Free what clients held that are found dead."""
@@ -158,11 +138,10 @@ class Shard:
     def _listen_to_shards(self) -> None:
         """Have answers of other shards end the poll."""
         wanted = self._service.lending.descriptors()
-        if wanted != self._heard:
-            for descriptor in self._heard - wanted:
-                self._poll.unregister(descriptor)
-            for descriptor in wanted - self._heard:
-                self._poll.register(descriptor, select.EPOLLIN)
+        if wanted != self._heard:  # what is not wanted any more is closed, and so waited for no more
+            for _, _, descriptor in wanted - self._heard:
+                with contextlib.suppress(FileExistsError):
+                    self._poll.register(descriptor, select.EPOLLIN)
             self._heard = wanted
 
     def _patience(self, now: float) -> float:
@@ -176,10 +155,8 @@ class Shard:
 
     def _hear_connections(self) -> None:
         """Take in who connected and whose connection broke: always before messages, as descriptors are reused."""
-        while readable(self._monitor):
-            event = recv_monitor_message(self._monitor)
-            descriptor = event["value"]
-            if event["event"] == zmq.EVENT_ACCEPTED:
+        for accepted, descriptor in self._router.events():
+            if accepted:
                 self._live.add(descriptor)
             else:
                 self._live.discard(descriptor)
@@ -190,16 +167,14 @@ class Shard:
 
     def _hear_messages(self) -> bool:
         """Handle what has arrived; whether more may be there."""
-        router = self._router
-        self._routed = False
+        router, socket = self._router, self._router.socket
         for _ in range(_ROUND):
-            if not readable(router):
+            if not router.arrived():
                 return False
             try:
-                route = router.recv(zmq.NOBLOCK, copy=False)
-                sender = route.bytes
-                client = self._clients.find(sender)
-                parts = receive_parts(router, client is None or client.lock is None) if route.more else []
+                route = socket.recv(zmq.NOBLOCK, copy=False)
+                client = self._clients.find(route.bytes)
+                parts = receive_parts(socket, client is None or client.lock is None) if route.more else []
             except zmq.ZMQError:
                 return False
             if client is not None:
@@ -307,10 +282,7 @@ class Shard:
             self._route(client.route, parts)
 
     def _route(self, route: bytes, parts: Sequence[bytes | Rows]) -> None:
-        self._routed = True
-        try:
-            self._router.send_multipart([route, *parts], zmq.NOBLOCK)
-        except zmq.ZMQError:  # gone, or it does not read: a resumed client asks again
+        if not self._router.send(route, parts):  # a resumed client asks again
             self._dropped += 1
 
     def _about(self) -> dict[str, Any]:
@@ -329,11 +301,9 @@ class Shard:
         """Stop answering and remove what is not to be kept."""
         os.close(self._door)  # first: clients whose connection breaks now know that this process is gone
         self._lanes.close()
-        self._router.disable_monitor()
-        self._monitor.close(0)
-        self._router.close(0)
+        self._router.close()
         self._service.lending.close()
-        self._context.term()
+        self._router.end()
         signal.set_wakeup_fd(-1)
         self._clients.close()
         runtime.clear(self._directory, self._options.discard)

@@ -7,15 +7,14 @@ its result or a GearError, possibly before the call returns. Not thread-safe: th
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gear.batch import Selection
-from gear.errors import DeadlineExceeded, GearError
+from gear.errors import DeadlineExceeded
 from gear.storage import fields as f
 from gear.storage import obstacles
+from gear.storage.allocates import Allocate, Allocates
 from gear.storage.attempts import Attempt, Attempts, Run
 from gear.storage.blocked import Blocked
 from gear.storage.commit_lines import Commit, CommitDone, CommitLines
@@ -32,21 +31,10 @@ if TYPE_CHECKING:
 
     from gear.storage.arrival import Arrival, Growing
     from gear.storage.budget import Budget
-    from gear.storage.layout import Grant
     from gear.storage.table import StoredTable
 
 
 Done = Callable[[Any], None]
-
-
-@dataclass(eq=False, slots=True)
-class _Allocate:
-    client: int
-    blocks: int
-    slots: int
-    deadline: float
-    done: Done
-    over: bool = False
 
 
 class RequestQueue:
@@ -57,7 +45,7 @@ class RequestQueue:
         self._lines = CommitLines(stored)
         self._commits, self.copying = self._lines.waiting, self._lines.copying
         self._selects = Selects(stored)
-        self._allocates: deque[_Allocate] = deque()
+        self._allocates = Allocates(stored)
         self._attempts = Attempts()
         self._readers, self._writers = Blocked(), Blocked()
         self._deadlines: Deadlines[Any] = Deadlines(lambda request: bool(request.over))
@@ -183,32 +171,15 @@ class RequestQueue:
     @property
     def _pressing(self) -> bool:
         """Whether writers wait: a queue may be full before it holds a batch, then a short one makes room for them."""
-        return bool(self._commits or self._allocates or self._attempts.waiting)
+        return bool(self._commits or self._allocates.waiting or self._attempts.waiting)
 
     def allocate(self, client: int, blocks: int, slots: int, deadline: float, done: Done) -> None:
         """Lease exactly that many blocks and slots for a commit; `done` gets a Grant."""
-        request = _Allocate(client, blocks, slots, deadline, done)
-        self._allocates.append(request)
+        request = Allocate(client, blocks, slots, deadline, done)
+        self._allocates.waiting.append(request)
         self.advance()
         if not request.over:
             self._deadlines.add(deadline, request)
-
-    def _serve_allocates(self) -> bool:
-        """In order; who has commits parked is passed over: what it got would evict data and lie idle."""
-        for at, request in enumerate(self._allocates):
-            if request.client in self._commits:
-                continue
-            try:
-                result: Grant | GearError | None = self.stored.allocate(request.client, request.blocks, request.slots)
-            except GearError as error:
-                result = error
-            if result is None:
-                return False
-            del self._allocates[at]
-            request.over = True
-            request.done(result)
-            return True
-        return False
 
     def advance(self) -> None:
         """Serve every parked request that can be served now, until nothing moves."""
@@ -219,7 +190,7 @@ class RequestQueue:
         counters, moved = self.stored.counters, True
         while moved:
             gone = int(counters[f.EVICTED_COUNT])  # who was refused may have made room for somebody else
-            moved = self._attempts.serve() | self._serve_allocates() | self._lines.serve()
+            moved = self._attempts.serve() | self._allocates.serve(self._commits) | self._lines.serve()
             moved |= self._selects.serve(self._pressing) | self.credits.serve()
             moved |= int(counters[f.EVICTED_COUNT]) != gone
         self._tally()
@@ -227,7 +198,7 @@ class RequestQueue:
     def _tally(self) -> None:
         """Take note of how many wait: selects, and writers' allocations and clients with commits."""
         readers = self._selects.count + len(self.credits)
-        writers = len(self._commits) + len(self._allocates) + len(self._attempts.waiting)
+        writers = len(self._commits) + len(self._allocates.waiting) + len(self._attempts.waiting)
         if readers != self._readers.count:
             self._readers.become(readers)
         if writers != self._writers.count:
@@ -245,12 +216,12 @@ class RequestQueue:
     @property
     def idle(self) -> bool:
         """Whether nothing is parked: a call may then go to the table directly."""
-        return not (self._selects.count or self._commits or self._allocates or self._attempts.waiting)
+        return not (self._selects.count or self._commits or self._allocates.waiting or self._attempts.waiting)
 
     @property
     def starved(self) -> bool:
         """Whether somebody waits for blocks: time to revoke pins."""
-        return bool(self._allocates or self._lines.hungry or (self._attempts.waiting and self._attempts.hungry))
+        return bool(self._allocates.waiting or self._lines.hungry or (self._attempts.waiting and self._attempts.hungry))
 
     def withdraw(self, client: int, first: int, last: int) -> int:
         """Drop the client's uncommitted entries first..last and end their leases; returns how many there were.
@@ -271,16 +242,8 @@ class RequestQueue:
         """Drop the parked select or allocation whose `done` this is: nobody waits for it any more."""
         self._selects.take(lambda r: r.done == done)
         self._attempts.take(lambda r: r.done == done)
-        self._drop_allocates(lambda r: r.done == done)
+        self._allocates.take(lambda r: r.done == done)
         self.advance()
-
-    def _drop_allocates(self, which: Callable[[_Allocate], bool]) -> list[_Allocate]:
-        dropped = [request for request in self._allocates if which(request)]
-        if dropped:
-            self._allocates = deque(request for request in self._allocates if not which(request))
-            for request in dropped:
-                request.over = True
-        return dropped
 
     def forget(self, client: int) -> None:
         """Drop everything parked of a client that is gone."""
@@ -288,7 +251,7 @@ class RequestQueue:
         self._lines.forget(client)
         self._selects.take(lambda r: r.client == client)
         self._attempts.take(lambda r: r.client == client)
-        self._drop_allocates(lambda r: r.client == client)
+        self._allocates.take(lambda r: r.client == client)
         self.advance()
 
     def expire(self, now: float) -> None:
@@ -305,7 +268,7 @@ class RequestQueue:
         for attempt in given_up:
             reason = obstacles.of_attempt(self.stored, attempt.waits)
             attempt.done(DeadlineExceeded(f"{attempt.what} timed out: {reason}; nothing was changed"))
-        expired = self._drop_allocates(lambda r: r.deadline <= now)
+        expired = self._allocates.take(lambda r: r.deadline <= now)
         for waiting in expired:
             reason = self.insert_obstacle() if waiting.client in self._commits else obstacles.of_memory(self.stored)
             waiting.done(

@@ -38,6 +38,7 @@ class Link:
     Attributes
     ----------
     welcome : what the shard answered to the first greeting.
+    attempts : how often a connection was tried.
     reconnects : how often the link was made anew.
     lost : why it will not be made again.
     down_since : when it broke; None while it is up or was not yet.
@@ -59,7 +60,7 @@ class Link:
         self.lost: GearError | None = None
         self.reconnects = 0
         self._heartbeat, self._alive = heartbeat, alive
-        self._identity, self._token, self._attempt = identity, token, 0
+        self._identity, self._token, self.attempts = identity, token, 0
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         weakref.finalize(self, os.close, self._bell).atexit = False
         self._state, self._due, self._backoff = _DOWN, now, _FIRST_BACKOFF
@@ -81,7 +82,7 @@ class Link:
     def take_lane(self, path: str) -> None:
         """Send by the lane there from now on, on later connections too; where there is none, as before."""
         self._lane = path
-        opened = lane.connect(path, self._identity, self._attempt)
+        opened = lane.connect(path, self._identity, self.attempts)
         if opened is not None:
             self._channel.take(opened)
             self.laned = True
@@ -160,8 +161,8 @@ class Link:
     def _greet(self, now: float) -> None:
         self._channel = Channel(self.endpoint, self._heartbeat, self._bell, self._bulk)
         self._state, self._due = _GREETING, now + _GREETING_SECONDS
-        self._attempt += 1
-        hello = m.Hello(self._identity, self._token, self._attempt)
+        self.attempts += 1
+        hello = m.Hello(self._identity, self._token, self.attempts)
         self._channel.send([encode(m.Envelope(m.PROTOCOL, 0, 0, [], hello))])
         self.ring()  # whoever sleeps does so on the connection before
 

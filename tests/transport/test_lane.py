@@ -124,7 +124,7 @@ def test_a_client_whose_lane_breaks_goes_on_and_every_insert_happens_once(sessio
 def test_strangers_on_the_socket_are_shown_the_door(server, session, name):
     directory = Path(discover(server.address, "", 5.0).shards[0].socket).parent
     opened = session.create_table(table(name), 5.0)
-    identity, attempt = session._talk.link._identity, session._talk.link._attempt
+    identity, attempt = session._talk.link._identity, session._talk.link.attempts
     for greeting in (os.urandom(7), GREETING.pack(os.urandom(16), 1), GREETING.pack(identity, attempt + 1)):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
             one.connect(str(directory / LANE))
