@@ -86,6 +86,7 @@ class Link:
         if opened is not None:
             self._channel.take(opened)
             self.laned = True
+            self.ring()  # whoever sleeps does not hear it yet
 
     def send(self, parts: Sequence[Buffer]) -> bool:
         """Queue a message; only when `up`. Whether something waits for `receive` or a sleeper to send it."""
