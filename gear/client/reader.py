@@ -6,6 +6,7 @@ Rows are read only while their pin lives; what was gathered under a pin that was
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,7 @@ from gear.errors import PinLost
 from gear.plan import Plan, default_views, item_length, late_columns, make_plan, reach
 from gear.query import Query
 from gear.storage.item_sets import set_number
+from gear.transport.base import Wanted
 from gear.views import AnyView
 
 if TYPE_CHECKING:
@@ -36,6 +38,22 @@ MOST_HELD = 4096
 """Pins remembered before those past their deadline are forgotten."""
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _Planned:
+    """What a query comes to.
+
+    views: with those that are meant where it names none; plan: of its batches, where they are all laid out alike;
+    at_once: whether select, gather and release may be one call.
+    """
+
+    query: Query
+    views: tuple[AnyView, ...]
+    packed: bool
+    plan: Plan | None
+    at_once: bool
+    wanted: Wanted
+
+
 class Reader:
     """Samples from one table.
 
@@ -54,6 +72,7 @@ class Reader:
         self._plans: dict[tuple[tuple[AnyView, ...], int, int], Plan] = {}
         self._held: dict[object, float] = {}  # what tells a selection -> deadline
         self._sets: dict[tuple[tuple[str, ...], bool], int] = {}
+        self._last: _Planned | None = None
 
     def sample(
         self,
@@ -65,9 +84,10 @@ class Reader:
         consumer: str = "",
     ) -> Batch:
         """Select and collect; the pin is released as delivered."""
-        views, which = self._wanted(query)
-        if not consumer and self._fixed(query) and self._covered(query, views):
-            plan = self.plan(views, query.size, self._length)
+        planned = self._planned(query)
+        if planned.at_once and not consumer:
+            plan, which = planned.plan, planned.wanted.which
+            assert plan is not None
             if out is None:
                 batch = self._new_batch(plan)
             else:
@@ -92,16 +112,15 @@ class Reader:
         consumer: str = "",
     ) -> Batch:
         """Like `sample`, but the pin stays until the caller releases it. Redraws when a pin is lost."""
-        views, which = self._wanted(query)
-        ahead = self.plan(views, query.size, self._length) if self._fixed(query) else None
-        if out is not None and ahead is not None:
-            out.reuse(ahead)
+        planned = self._planned(query)
+        wanted = replace(planned.wanted, consumer=consumer) if consumer else planned.wanted
+        if out is not None and planned.plan is not None:
+            out.reuse(planned.plan)
         deadline = until(timeout)
         while True:
-            near = reach(query.views, self._longest)
-            selection = self._select(query, 1, timeout, PIN_SECONDS, which, near, ahead, consumer)
+            selection = patiently(self._session.select, self.open, wanted, timeout=timeout)
             try:
-                batch = self._gather(selection, views, query.packed, out)
+                batch = self._gather(selection, planned.views, planned.packed, out, planned.plan)
             except BaseException:
                 self._session.release(self.open, selection, False)
                 raise
@@ -138,7 +157,9 @@ class Reader:
         """Draw and pin; what the query's views show beyond the items too, without any the neighbouring pieces."""
         most = self.open.layout.max_length
         near = reach(query.views, self._longest) if query.views else (most, most)
-        selection = self._select(query, parties, timeout, ttl, self._wanted(query)[1], near, None, consumer)
+        which = self._planned(query).wanted.which
+        wanted = Wanted(query.size, parties, ttl, None, which, near, query.budget, consumer)
+        selection = patiently(self._session.select, self.open, wanted, timeout=timeout)
         if parties == 1:  # with several the selector may be a mere coordinator: a party holds when it collects
             self._hold(selection)
         return selection
@@ -205,6 +226,20 @@ class Reader:
             plan = self._plans[key] = make_plan(self.open.layout, views, size, length)
         return plan
 
+    def _planned(self, query: Query) -> _Planned:
+        """What a query comes to, worked out once."""
+        last = self._last
+        if last is not None and last.query is query:
+            return last
+        views, which = self._wanted(query)
+        fixed = bool(self._length) and not query.packed and not query.max_steps  # every batch is laid out alike
+        plan = self.plan(views, query.size, self._length) if fixed else None
+        near = reach(query.views, self._longest)
+        wanted = Wanted(query.size, 1, PIN_SECONDS, plan, which, near, query.budget)
+        at_once = self._session.path == "inproc" and fixed and self._covered(query, views)
+        self._last = planned = _Planned(query, views, query.packed, plan, at_once, wanted)
+        return planned
+
     def _wanted(self, query: Query) -> tuple[tuple[AnyView, ...], int]:
         """The views of a query and the number of the set that it draws from."""
         if not query.require and not query.include_open:
@@ -226,38 +261,23 @@ class Reader:
         """Drop the pins, in the child of a fork: they are the parent's."""
         self._held = {}
 
-    def _fixed(self, query: Query) -> bool:
-        """Whether every batch of the query is laid out alike."""
-        return bool(self._length) and not query.packed and not query.max_steps
-
-    def _select(
-        self,
-        query: Query,
-        parties: int,
-        timeout: float | None,
-        ttl: float,
-        which: int,
-        near: tuple[int, int],
-        ahead: Plan | None = None,
-        consumer: str = "",
-    ) -> Selection:
-        def select(wait: float | None) -> Selection:
-            size, budget = query.size, query.budget
-            return self._session.select(self.open, size, wait, parties, ttl, ahead, which, near, budget, consumer)
-
-        return patiently(select, timeout=timeout)
-
     def _gather(
-        self, selection: Selection, views: tuple[AnyView, ...], packed: bool, out: Batch | None
+        self,
+        selection: Selection,
+        views: tuple[AnyView, ...],
+        packed: bool,
+        out: Batch | None,
+        plan: Plan | None = None,
     ) -> Batch | None:
-        """The batch of the selection's rows, None if its pin was taken back."""
+        """The batch of the selection's rows, None if its pin was taken back; `plan`: of so many items, if known."""
         lengths = selection.lengths
-        longest = self._length or max(1, int(lengths.max(initial=1)))
-        if packed:
-            total = int(np.minimum(lengths, longest).sum(dtype=np.int64))
-            plan = make_plan(self.open.layout, views, len(lengths), longest, total)
-        else:
-            plan = self.plan(views, len(lengths), longest)
+        if plan is None or plan.size != len(lengths):
+            longest = self._length or max(1, int(lengths.max(initial=1)))
+            if packed:
+                total = int(np.minimum(lengths, longest).sum(dtype=np.int64))
+                plan = make_plan(self.open.layout, views, len(lengths), longest, total)
+            else:
+                plan = self.plan(views, len(lengths), longest)
         if out is None and (memory := self._session.arrived(self.open, selection, plan)) is not None:
             batch = self._new_batch(plan, memory)
             batch.arrived()

@@ -64,7 +64,12 @@ class Send(Protocol):
         ...
 
 
-Refuse = Callable[[Client, int, GearError, int], None]
+class Refuse(Protocol):
+    """Answers a request with an error; of a Commit, entries up to `sequence` are committed."""
+
+    def __call__(self, client: Client, request: int, error: GearError, sequence: int = 0) -> None:
+        """Send it."""
+        ...
 
 
 class Bulk:
@@ -142,9 +147,8 @@ class Bulk:
         answer: m.Selected,
     ) -> None:
         """Send a selection, with its rows if they are wanted."""
-        arrays = (selection.ids, selection.probabilities, selection.starts, selection.lengths, selection.neighbours)
+        frames = [items_of(selection)]
         answer.near = len(selection.neighbours)
-        frames = [b"".join([a.tobytes() for a in arrays])]
         if shape is None or client.silent or not len(selection):
             self._send(client, request, answer, frames)
         else:
@@ -263,6 +267,17 @@ class Bulk:
         frames = self._gatherer.frames(rows)
         client.sending += [frame.tracker for frame in frames]
         return [*frames]
+
+
+def items_of(selection: Selection) -> bytes:
+    """The arrays of a selection, one behind the other."""
+    parts = [
+        selection.ids.tobytes(), selection.probabilities.tobytes(), selection.starts.tobytes(),
+        selection.lengths.tobytes(),
+    ]  # fmt: skip
+    if len(selection.neighbours):
+        parts.append(selection.neighbours.tobytes())
+    return b"".join(parts)
 
 
 def most_unplaced(layout: Layout) -> int:

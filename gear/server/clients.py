@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import zmq
 
 from gear.errors import InsufficientMemory, ProtocolError
 from gear.transport.door import CLIENTS, is_held
+from gear.transport.lane import Lane
 from gear.transport.messages import Hello
 
 MOST_CLIENTS = 4096
@@ -39,6 +41,7 @@ class Client:
     rows : its number in each table it uses.
     told : (table, pin) it was told to let go of, until it does.
     lock : descriptor of its lock file, None unless it proved shared memory.
+    lane : where it is spoken to, None unless by its connection.
     gathering, sending : pieces of batches that are being made, and those that are on their way to it.
     untracked : bytes of copied pieces that may be on their way to it since the last of `sending`.
     """
@@ -53,6 +56,7 @@ class Client:
     rows: dict[int, int] = field(default_factory=dict)
     told: set[tuple[int, int]] = field(default_factory=set)
     lock: int | None = None
+    lane: Lane | None = None
     gathering: int = 0
     sending: list[zmq.MessageTracker] = field(default_factory=list)
     untracked: int = 0
@@ -72,9 +76,13 @@ class Client:
 
     def forget_answered(self, answered: int) -> None:
         """Drop the answers below that number."""
-        if self.answers:
-            for number in [n for n in self.answers if n < answered]:
-                del self.answers[number]
+        answers = self.answers
+        if len(answers) == 1:  # as a rule: the one that the last request got
+            if next(iter(answers)) < answered:
+                answers.clear()
+        elif answers:
+            for number in [n for n in answers if n < answered]:
+                del answers[number]
 
 
 class Clients:
@@ -96,6 +104,8 @@ class Clients:
         self._by_route: dict[bytes, Client] = {}
         self._by_descriptor: dict[int, Client] = {}
         self._silent: set[Client] = set()
+        self.hang_up: Callable[[Client], None] = lambda client: None
+        """Called with a client whose connection is no more."""
 
     def __len__(self) -> int:
         return len(self._by_identity)
@@ -104,6 +114,10 @@ class Clients:
     def silent(self) -> int:
         """How many have no connection."""
         return len(self._silent)
+
+    def named(self, identity: bytes) -> Client | None:
+        """The client of that identity."""
+        return self._by_identity.get(identity)
 
     def find(self, route: bytes) -> Client | None:
         """The client that speaks on that connection."""
@@ -132,6 +146,7 @@ class Clients:
         self._by_route.pop(client.route, None)
         self._by_descriptor.pop(client.descriptor, None)
         self._silent.discard(client)
+        self.hang_up(client)
         client.attempt, client.patience = hello.attempt, _FIRST_CHECK
         client.route, client.descriptor = route, descriptor
         self._by_route[route] = self._by_descriptor[descriptor] = client
@@ -163,6 +178,7 @@ class Clients:
         client = self._by_descriptor.pop(descriptor, None)
         if client is not None:
             client.descriptor = -1
+            self.hang_up(client)
             # One that maps nothing can do no harm, and may come back for its answers.
             client.check_at = time.monotonic() + self._patience if client.lock is None else 0.0
             self._silent.add(client)
@@ -170,6 +186,7 @@ class Clients:
 
     def remove(self, client: Client) -> None:
         """Forget a client that can touch nothing any more."""
+        self.hang_up(client)
         self._by_identity.pop(client.identity, None)
         self._by_route.pop(client.route, None)
         if self._by_descriptor.get(client.descriptor) is client:

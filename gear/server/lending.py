@@ -114,9 +114,14 @@ class Lending:
         self._homes.pop(hosted.index, None)
         self._debts.pop(hosted.index, None)
 
+    @property
+    def active(self) -> bool:
+        """Whether there is anything to lend or to borrow."""
+        return bool(self._homes or self._debts)
+
     def tick(self, now: float) -> None:
         """Lend, report and look after shards that fell silent, as far as there is anything to do."""
-        if not self._homes and not self._debts:
+        if not self.active:
             return
         if self._silent and now >= self._look_at:
             self._look_at = now + _LOOK_SECONDS
@@ -130,15 +135,20 @@ class Lending:
             self._lend(self._tables[index], home)
 
     def next_due(self, now: float) -> float | None:
-        """Seconds until `tick` has something to do by itself."""
-        due = [self._look_at - now] if self._silent else []
-        due += [debt.again - now for debt in self._debts.values() if debt.again > now]
-        due += [talk.link.patience(now) for talk in self._talks.values() if not talk.lost]
-        return max(0.0, min(due)) if due else None
+        """`time.monotonic()` at which `tick` has something to do by itself."""
+        due = [self._look_at] if self._silent else []
+        due += [debt.again for debt in self._debts.values() if debt.again > now]
+        due += [now + talk.link.patience(now) for talk in self._talks.values() if not talk.lost]
+        return min(due, default=None)
 
-    def descriptors(self) -> set[int]:
-        """What becomes readable when another shard has answered."""
-        return {number for talk in self._talks.values() if not talk.lost for number in talk.link.descriptors()}
+    def descriptors(self) -> set[tuple[int, int, int]]:
+        """What becomes readable when another shard has answered: (shard, number of the connection, descriptor)."""
+        return {
+            (shard, talk.link.attempts, descriptor)
+            for shard, talk in self._talks.items()
+            if not talk.lost
+            for descriptor in talk.link.descriptors()
+        }
 
     def close(self) -> None:
         """Leave the other shards."""

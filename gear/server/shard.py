@@ -22,7 +22,6 @@ from typing import Any
 
 import msgspec
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 import gear
 from gear.errors import GearError, ProtocolError
@@ -30,13 +29,16 @@ from gear.server import runtime
 from gear.server.bulk import Rows
 from gear.server.clients import Client, Clients
 from gear.server.config import Ready, ShardOptions
+from gear.server.lanes import Lanes
+from gear.server.router import Router
 from gear.server.service import Service
 from gear.server.tables import Place
 from gear.server.warm import warm
 from gear.transport import messages as m
 from gear.transport import wire
-from gear.transport.channel import Buffer, readable, receive_parts
+from gear.transport.channel import Buffer, receive_parts
 from gear.transport.door import CLIENTS, DOOR, NONCE_BYTES, locked_file
+from gear.transport.lane import LANE
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +46,6 @@ _ROUND = 256
 """Messages handled before timers are looked at."""
 
 _PUSH = 0
-_MONITORED = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 _AGAIN = (m.Collect, m.Fetch, m.Read)
 
 
@@ -59,41 +60,25 @@ class Shard:
         nonce = secrets.token_bytes(NONCE_BYTES)
         self._door = locked_file(self._directory / DOOR, nonce)
         self._identity = secrets.token_bytes(16)
-        self._context = zmq.Context()
-        self._router: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
-        self._monitor = self._configure(self._router)
         path = str(self._directory / runtime.SOCKET)
-        self._router.bind(f"ipc://{path}")
-        os.chmod(path, 0o600)
-        self.ready = Ready(self._router.bind_to_random_port(f"tcp://{options.host}"), path)
+        self._router = Router(path, options.host, options.client_timeout)
+        self.ready = Ready(self._router.port, path)
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._poll = select.poll()
-        self._monitor_descriptor = int(self._monitor.fd)
-        for descriptor in (int(self._router.fd), self._monitor_descriptor, self._wake_reader):
-            self._poll.register(descriptor, select.POLLIN)
+        self._poll = select.epoll()
+        for descriptor in (self._router.descriptor, self._router.monitor_descriptor, self._wake_reader):
+            self._poll.register(descriptor, select.EPOLLIN)
         self._clients = Clients(self._directory, nonce, m.FORGET * options.client_timeout)
+        self._lanes = Lanes(self._directory / LANE, self._clients, self._hear, self._poll)
         place = Place(self._directory, options.index, options.shards, options.memory)
         self._service = Service(
             place, self._clients, self._send, self.wake, self._about, options.token, options.client_timeout
         )
+        self._clients.hang_up = self._lanes.leave
         self._live: set[int] = set()
-        self._heard: set[int] = set()
+        self._heard: set[tuple[int, int, int]] = set()
         self._stopping = False
         self._started = time.time()
         self._received = self._refused = self._dropped = 0
-
-    def _configure(self, router: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
-        timeout = int(self._options.client_timeout * 1000)
-        router.linger = 0
-        router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        router.setsockopt(zmq.MAXMSGSIZE, m.MAX_FRAME)
-        router.setsockopt(zmq.SNDHWM, 100_000)
-        router.setsockopt(zmq.RCVHWM, 10_000)
-        router.setsockopt(zmq.BACKLOG, 1024)
-        router.setsockopt(zmq.HANDSHAKE_IVL, max(1000, timeout))
-        router.setsockopt(zmq.HEARTBEAT_IVL, max(1, timeout // 3))
-        router.setsockopt(zmq.HEARTBEAT_TIMEOUT, max(1, timeout))
-        return router.get_monitor_socket(_MONITORED)
 
     def wake(self) -> None:
         """End the poll; from any thread or signal handler."""
@@ -116,49 +101,62 @@ class Shard:
     def serve(self) -> None:
         """Serve until `stop`."""
         self._hear_connections()  # a socket's descriptor signals only what comes after somebody found nothing
-        more = True
+        lanes, router, timers, more = self._lanes, self._router, self._service.timers, True
         while not self._stopping:
-            self._listen_to_shards()
+            if self._service.lending.active:
+                self._listen_to_shards()
             now = time.monotonic()
-            came = {descriptor for descriptor, _ in self._poll.poll(0 if more else self._patience(now))}
-            if self._wake_reader in came:
-                os.read(self._wake_reader, 4096)
-                self._service.finish()
-            if self._monitor_descriptor in came:
-                self._hear_connections()
-            more = self._hear_messages()
+            if lanes.busy:
+                lanes.resume()
+            spoken = []
+            for descriptor, events in self._poll.poll(0.0 if more or lanes.busy else self._patience(now)):
+                if descriptor == router.monitor_descriptor:  # before messages, as descriptors are reused
+                    self._hear_connections()
+                elif descriptor == router.descriptor:
+                    router.used = True
+                elif descriptor == self._wake_reader:
+                    os.read(self._wake_reader, 4096)
+                    self._service.finish()
+                else:
+                    spoken.append((descriptor, events))
+            # What was sent by the router may have taken the signal of a message that has come meanwhile.
+            more = router.used and self._hear_messages()
+            for descriptor, events in spoken:
+                lanes.hear(descriptor, events)
             now = time.monotonic()
-            self._service.tick(now)
-            for client in self._clients.dead(now):
-                logger.info("client %s is dead, what it held is free", client.identity.hex()[:8])
-                self._service.fence(client)
-            # What was sent since may have taken the signal of a message that has come meanwhile.
-            more = more or readable(self._router)
+            timers.tick(now)
+            if self._clients.silent:
+                self._bury(now)
+            more = more or router.used
+
+    def _bury(self, now: float) -> None:
+        """Free what clients held that are found dead."""
+        for client in self._clients.dead(now):
+            logger.info("client %s is dead, what it held is free", client.identity.hex()[:8])
+            self._service.fence(client)
 
     def _listen_to_shards(self) -> None:
         """Have answers of other shards end the poll."""
         wanted = self._service.lending.descriptors()
-        if wanted != self._heard:
-            for descriptor in self._heard - wanted:
-                self._poll.unregister(descriptor)
-            for descriptor in wanted - self._heard:
-                self._poll.register(descriptor, select.POLLIN)
+        if wanted != self._heard:  # what is not wanted any more is closed, and so waited for no more
+            for _, _, descriptor in wanted - self._heard:
+                with contextlib.suppress(FileExistsError):
+                    self._poll.register(descriptor, select.EPOLLIN)
             self._heard = wanted
 
-    def _patience(self, now: float) -> int | None:
-        """Milliseconds until something is due."""
-        due = [t for t in (self._service.next_due(now),) if t is not None]
-        check = self._clients.next_check()
-        if check is not None:
-            due.append(max(0.0, check - now))
-        return int(min(min(due), 3600.0) * 1000) + 1 if due else None
+    def _patience(self, now: float) -> float:
+        """Seconds until something is due, -1 if nothing is."""
+        due = self._service.timers.due
+        if self._clients.silent and (check := self._clients.next_check()) is not None:
+            due = min(due, check)
+        if due <= now:
+            return 0.0
+        return -1.0 if due == float("inf") else min(due - now, 3600.0) + 0.001
 
     def _hear_connections(self) -> None:
         """Take in who connected and whose connection broke: always before messages, as descriptors are reused."""
-        while readable(self._monitor):
-            event = recv_monitor_message(self._monitor)
-            descriptor = event["value"]
-            if event["event"] == zmq.EVENT_ACCEPTED:
+        for accepted, descriptor in self._router.events():
+            if accepted:
                 self._live.add(descriptor)
             else:
                 self._live.discard(descriptor)
@@ -169,43 +167,58 @@ class Shard:
 
     def _hear_messages(self) -> bool:
         """Handle what has arrived; whether more may be there."""
-        router = self._router
+        router, socket = self._router, self._router.socket
         for _ in range(_ROUND):
-            if not readable(router):
+            if not router.arrived():
                 return False
             try:
-                route = router.recv(zmq.NOBLOCK, copy=False)
-                sender = route.bytes
-                client = self._clients.find(sender)
-                parts = receive_parts(router, client is None or client.lock is None) if route.more else []
+                route = socket.recv(zmq.NOBLOCK, copy=False)
+                client = self._clients.find(route.bytes)
+                parts = receive_parts(socket, client is None or client.lock is None) if route.more else []
             except zmq.ZMQError:
                 return False
-            self._received += 1
-            try:
-                self._handle(route, sender, client, parts)
-            except Exception:
-                logger.exception("a message of %d parts could not be handled", len(parts))
-                self._dropped += 1
+            if client is not None:
+                self._hear(client, parts, route)
+            else:
+                self._hear_stranger(route, parts)
         return True
 
-    def _handle(self, route: zmq.Frame, sender: bytes, client: Client | None, parts: list[Buffer]) -> None:
+    def _hear(self, client: Client, parts: list[Buffer], route: zmq.Frame | None = None) -> None:
+        """Handle a message of a client, whichever way it came; nothing in it may end this process."""
+        self._received += 1
         try:
             envelope = wire.decode_request(parts)
+            if envelope.request > client.last:
+                client.last = envelope.request
+                if client.answers:
+                    client.forget_answered(envelope.answered)
+                self._service.handle(client, envelope, parts)
+            elif route is not None and isinstance(envelope.body, m.Hello):
+                self._hello(route, envelope.body)
+            elif envelope.request in client.answers:  # asked again because the connection broke
+                self._transmit(client, client.answers[envelope.request])
+            elif isinstance(envelope.body, _AGAIN):  # it changes nothing, and its answer was not kept
+                self._service.handle(client, envelope, parts)
         except ProtocolError as error:
-            self._refuse(sender, wire.request_number(parts[0]) if parts else None, error)
-            return
-        if isinstance(envelope.body, m.Hello):
-            self._hello(route, envelope.body)
-        elif client is None:
-            self._refuse(sender, envelope.request, ProtocolError("expected Hello first on a connection"))
-        elif envelope.request > client.last:
-            client.last = envelope.request
-            client.forget_answered(envelope.answered)
-            self._service.handle(client, envelope, parts)
-        elif envelope.request in client.answers:  # asked again because the connection broke
-            self._transmit(sender, client.answers[envelope.request])
-        elif isinstance(envelope.body, _AGAIN):  # it changes nothing, and its answer was not kept
-            self._service.handle(client, envelope, parts)
+            self._refuse(client.route, wire.request_number(parts[0]) if parts else None, error)
+        except Exception:
+            logger.exception("a message of %d parts could not be handled", len(parts))
+            self._dropped += 1
+
+    def _hear_stranger(self, route: zmq.Frame, parts: list[Buffer]) -> None:
+        """Handle a message on a connection that nobody has greeted on."""
+        self._received += 1
+        try:
+            envelope = wire.decode_request(parts)
+            if isinstance(envelope.body, m.Hello):
+                self._hello(route, envelope.body)
+            else:
+                self._refuse(route.bytes, envelope.request, ProtocolError("expected Hello first on a connection"))
+        except ProtocolError as error:
+            self._refuse(route.bytes, wire.request_number(parts[0]) if parts else None, error)
+        except Exception:
+            logger.exception("a message of %d parts could not be handled", len(parts))
+            self._dropped += 1
 
     def _hello(self, route: zmq.Frame, hello: m.Hello) -> None:
         sender = route.bytes
@@ -246,8 +259,11 @@ class Shard:
         parts = [wire.encode(m.Answer(m.PROTOCOL, request, body)), *frames]  # type: ignore[arg-type]
         if request != _PUSH and kept:
             client.remember(request, parts)
-        if not client.silent:
-            self._transmit(client.route, [*parts, *rows] if rows else parts)
+        if rows:
+            if not client.silent:
+                self._route(client.route, [*parts, *rows])
+        else:
+            self._transmit(client, parts)
 
     def _refuse(self, route: bytes, request: int | None, error: GearError) -> None:
         self._refused += 1
@@ -256,12 +272,17 @@ class Shard:
             self._dropped += 1
         else:
             answer = m.Answer(m.PROTOCOL, request, m.Failed(type(error).__name__, str(error)))
-            self._transmit(route, [wire.encode(answer)])
+            self._route(route, [wire.encode(answer)])
 
-    def _transmit(self, route: bytes, parts: Sequence[bytes | Rows]) -> None:
-        try:
-            self._router.send_multipart([route, *parts], zmq.NOBLOCK)
-        except zmq.ZMQError:  # gone, or it does not read: a resumed client asks again
+    def _transmit(self, client: Client, parts: list[bytes]) -> None:
+        lane = client.lane
+        if lane is not None:
+            self._lanes.send(client, lane, parts)
+        elif not client.silent:
+            self._route(client.route, parts)
+
+    def _route(self, route: bytes, parts: Sequence[bytes | Rows]) -> None:
+        if not self._router.send(route, parts):  # a resumed client asks again
             self._dropped += 1
 
     def _about(self) -> dict[str, Any]:
@@ -279,11 +300,10 @@ class Shard:
     def close(self) -> None:
         """Stop answering and remove what is not to be kept."""
         os.close(self._door)  # first: clients whose connection breaks now know that this process is gone
-        self._router.disable_monitor()
-        self._monitor.close(0)
-        self._router.close(0)
+        self._lanes.close()
+        self._router.close()
         self._service.lending.close()
-        self._context.term()
+        self._router.end()
         signal.set_wakeup_fd(-1)
         self._clients.close()
         runtime.clear(self._directory, self._options.discard)

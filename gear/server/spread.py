@@ -44,16 +44,17 @@ class Spread:
         self._send, self._refuse, self._bulk = send, refuse, bulk
         self._tables, self._lending = tables, lending
 
-    def handlers(self, place: Callable[[Client, int], tuple[Hosted, int]]) -> dict[type, Handler]:
-        """What `Service` does with the messages of this file; `place` finds a table and the client's number in it."""
+    def of_tables(self, place: Callable[[Client, int], tuple[Hosted, int]]) -> dict[type, Handler]:
+        """What is done with requests on one table; `place` finds it and the client's number in it."""
 
         def of(do: Callable[[Client, int, Any, Hosted, int], None]) -> Handler:
             return lambda client, request, body, parts: do(client, request, body, *place(client, body.table))
 
-        return {
-            m.Draw: of(self.draw), m.Credit: of(self.credit), m.Await: of(self.wait),
-            m.DropHidden: self.drop, m.Account: self.account,
-        }  # fmt: skip
+        return {m.Draw: of(self.draw), m.Credit: of(self.credit), m.Await: of(self.wait)}
+
+    def others(self) -> dict[type, Handler]:
+        """What is done with the other messages of this file."""
+        return {m.DropHidden: self.drop, m.Account: self.account}
 
     def drop(self, client: Client, request: int, body: m.DropHidden, parts: list[Buffer]) -> None:
         """Drop the part of a table that was not created everywhere."""

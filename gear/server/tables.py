@@ -55,6 +55,7 @@ class Hosted:
     declared, spec : the whole table.
     stored : this shard's part of it, number `part` of `parts`.
     hidden : nobody finds it yet.
+    plain : whether its items are drawn, not claimed in turn.
     """
 
     stored: StoredTable
@@ -70,6 +71,7 @@ class Hosted:
 
     def __post_init__(self) -> None:
         self.queue = RequestQueue(self.stored)
+        self.plain = not self.stored.table.lines
         self.places = Places(self.stored.layout, self.stored.segment)
 
     @property

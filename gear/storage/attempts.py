@@ -26,44 +26,47 @@ class Attempt:
     deadline: float
     done: Callable[[Any], None]
     waits: Waits = Waits.OPEN
+    over: bool = False
 
 
 class Attempts:
     """Those of one table that wait."""
 
     def __init__(self) -> None:
-        self._waiting: list[Attempt] = []
+        self.waiting: list[Attempt] = []
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     def __iter__(self) -> Any:
-        return iter(self._waiting)
+        return iter(self.waiting)
 
     @property
     def hungry(self) -> bool:
         """Whether one waits for blocks that are still read."""
-        return any(attempt.waits is Waits.MEMORY for attempt in self._waiting)
+        return any(attempt.waits is Waits.MEMORY for attempt in self.waiting)
 
     def add(self, attempt: Attempt) -> None:
         """Try at once, or let it wait."""
         if not _done(attempt):
-            self._waiting.append(attempt)
+            self.waiting.append(attempt)
 
     def serve(self) -> bool:
         """Try all; whether one is done."""
-        if not self._waiting:
+        if not self.waiting:
             return False
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         left = [attempt for attempt in waiting if not _done(attempt)]
-        self._waiting = left + self._waiting
+        self.waiting = left + self.waiting
         return len(left) < len(waiting)
 
     def take(self, which: Callable[[Attempt], bool]) -> list[Attempt]:
         """Take those out of which that is true."""
-        taken = [attempt for attempt in self._waiting if which(attempt)]
+        taken = [attempt for attempt in self.waiting if which(attempt)]
+        for attempt in taken:
+            attempt.over = True
         if taken:
-            self._waiting = [attempt for attempt in self._waiting if not which(attempt)]
+            self.waiting = [attempt for attempt in self.waiting if not which(attempt)]
         return taken
 
 
@@ -75,5 +78,6 @@ def _done(attempt: Attempt) -> bool:
     if isinstance(result, Waits):
         attempt.waits = result
         return False
+    attempt.over = True
     attempt.done(result)
     return True

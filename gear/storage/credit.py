@@ -23,7 +23,9 @@ Done = Callable[[Any], None]
 
 
 @dataclass(eq=False, slots=True)
-class _Request:
+class CreditRequest:
+    """Credit for a batch that is being gathered: `given` of `amount`."""
+
     client: int
     amount: int
     parties: int
@@ -31,6 +33,7 @@ class _Request:
     deadline: float
     done: Done
     given: int = 0
+    over: bool = False
 
 
 class Credits:
@@ -44,7 +47,7 @@ class Credits:
     def __init__(self, stored: StoredTable) -> None:
         self._stored = stored
         self.ledger: Ledger | None = None
-        self._requests: deque[_Request] = deque()
+        self._requests: deque[CreditRequest] = deque()
         self._awaiting: list[tuple[int, int, Done]] = []
 
     def __len__(self) -> int:
@@ -55,7 +58,7 @@ class Credits:
         """Whether anything waits, for credit or for items."""
         return bool(self._requests or self._awaiting)
 
-    def request(self, client: int, amount: int, parties: int, ttl: float, deadline: float, done: Done) -> None:
+    def request(self, client: int, amount: int, parties: int, ttl: float, deadline: float, done: Done) -> CreditRequest:
         """Gather credit for `amount` samples; `done` gets (pin, deadline of the pin) or an error.
 
         Raises
@@ -65,7 +68,9 @@ class Credits:
         """
         if self.ledger is None:
             raise ProtocolError(f"table {self._stored.table.name!r} has no limiter to ask for credit on this shard")
-        self._requests.append(_Request(client, amount, parties, ttl, deadline, done))
+        request = CreditRequest(client, amount, parties, ttl, deadline, done)
+        self._requests.append(request)
+        return request
 
     def await_items(self, client: int, above: int, done: Done) -> None:
         """Call `done` when anything can be drawn, and more than `above` items."""
@@ -88,6 +93,7 @@ class Credits:
             if request.given < request.amount:
                 break
             self._requests.popleft()
+            request.over = True
             pins = self._stored.pins
             request.done(pins.add_credit(request.amount, request.client, request.parties, request.ttl))
         return moved
@@ -111,12 +117,9 @@ class Credits:
             request.done(DeadlineExceeded(f"sample of {request.amount} timed out: {reason}"))
         return bool(late)
 
-    def _drop(self, requests: list[_Request]) -> None:
+    def _drop(self, requests: list[CreditRequest]) -> None:
         for request in requests:
             self._requests.remove(request)
+            request.over = True
             if self.ledger is not None:
                 self.ledger.take_back(request.given)
-
-    def next_deadline(self) -> float | None:
-        """Earliest deadline of a request, by `time.monotonic()`."""
-        return min((r.deadline for r in self._requests), default=None)

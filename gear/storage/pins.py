@@ -94,8 +94,13 @@ class Pins:
         number, deadline = next(self._numbers), time.time() + ttl
         # With several parties the selector may be a mere coordinator: a party holds from its first collect.
         holders = {selector} if parties == 1 else set()
-        self._pins[number] = Pin(ids, neighbours, selector, parties, deadline, holders, which, void=void, claim=claim)
-        self._of.setdefault(selector, set()).add(number)
+        self._pins[number] = Pin(
+            ids, neighbours, selector, parties, deadline, holders, which, False, False, claim, 0, void
+        )
+        mine = self._of.get(selector)
+        if mine is None:
+            mine = self._of[selector] = set()
+        mine.add(number)
         if deadline < self.next_expiry:
             self.next_expiry = deadline
         return number, deadline

@@ -36,6 +36,7 @@ class Select:
     consumer: int = -1
     """Who claims what is drawn, -1 where the table has no consumers."""
     credit: int = 0
+    over: bool = False
 
     @property
     def line(self) -> int:
@@ -49,14 +50,14 @@ class Selects:
     def __init__(self, stored: StoredTable) -> None:
         self._stored = stored
         self._lines: dict[int, deque[Select]] = {}
-        self._count = 0
+        self.count = 0
         table, layout = stored.table, stored.layout
         self._counters = [layout.view(stored.segment, one.region("counters")) for one in layout.sets]
         self._distinct, self._ratio = table.distinct, bool(stored.params[f.P_RATIO])
         self._counted = table.distinct or not isinstance(table.sampler, Prioritized)
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def __iter__(self) -> Iterator[Select]:
         return (request for line in self._lines.values() for request in line)
@@ -69,7 +70,7 @@ class Selects:
                 return True
             line = self._lines[request.line] = deque()
         line.append(request)
-        self._count += 1
+        self.count += 1
         if self._away(line[0]):  # it is passed over, perhaps by this one
             return self.serve(hurry) and request not in line
         return False
@@ -81,14 +82,15 @@ class Selects:
     def serve(self, hurry: bool) -> bool:
         """Serve the first of each set, and those behind it; whether anything moved, gathered credit included."""
         moved = False
-        for key, line in [*self._lines.items()] if self._count else ():
+        for key, line in [*self._lines.items()] if self.count else ():
             while (request := self._first(line)) is not None and not self._hopeless(request):
                 before = request.credit
                 if not self._try(request, hurry):
                     moved |= request.credit != before
                     break
                 line.remove(request)
-                self._count -= 1
+                self.count -= 1
+                request.over = True
                 moved = True
             if not line:
                 del self._lines[key]
@@ -161,7 +163,8 @@ class Selects:
         if taken:
             kept = {n: deque(r for r in line if not which(r)) for n, line in self._lines.items()}
             self._lines = {n: line for n, line in kept.items() if line}
-            self._count -= len(taken)
+            self.count -= len(taken)
             for request in taken:
+                request.over = True
                 self._stored.unreserve(request.credit)
         return taken

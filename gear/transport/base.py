@@ -43,6 +43,32 @@ class Seam(NamedTuple):
 NO_SEAM = Seam(0, 0)
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Wanted:
+    """What a `select` draws, planned once for as many of them as are alike.
+
+    Attributes
+    ----------
+    size : items.
+    parties : how many will gather them and let go.
+    ttl : seconds that their pin lives at most.
+    ahead : the plan by which they are gathered next: where rows travel, those of a small batch come along.
+    which : number of the set of items.
+    reach : rows before items and behind them that may be gathered too, of other pieces of a split trajectory.
+    budget : most steps of all items together, and whether an item that is longer comes alone (else DataError).
+    consumer : who claims them, where the table has consumers.
+    """
+
+    size: int
+    parties: int = 1
+    ttl: float = 60.0
+    ahead: Plan | None = None
+    which: int = 0
+    reach: tuple[int, int] = (0, 0)
+    budget: tuple[int, bool] | None = None
+    consumer: str = ""
+
+
 @dataclass(eq=False)
 class OpenTable:
     """A table as one client holds it.
@@ -95,28 +121,8 @@ class Service(Protocol):
         """The parts of a table that can be inserted into, each with the session of its shard."""
         ...
 
-    def select(
-        self,
-        table: OpenTable,
-        size: int,
-        timeout: float | None,
-        parties: int,
-        ttl: float,
-        ahead: Plan | None = None,
-        which: int = 0,
-        reach: tuple[int, int] = (0, 0),
-        budget: tuple[int, bool] | None = None,
-        consumer: str = "",
-    ) -> Selection:
-        """Draw and pin `size` items of set number `which`; waits for the limiter and for items.
-
-        The pin lives `ttl` seconds.
-
-        `reach`: rows before items and behind them that may be gathered too, of other pieces of a split trajectory.
-        `budget`: most steps of all items together, and whether an item that is longer comes alone (else DataError).
-        `ahead` is the plan by which they are gathered next: where rows travel, those of a small batch come along.
-        `consumer` claims them, where the table has consumers.
-        """
+    def select(self, table: OpenTable, wanted: Wanted, timeout: float | None) -> Selection:
+        """Draw and pin items; waits for the limiter and for items."""
         ...
 
     def acknowledge(

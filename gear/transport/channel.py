@@ -20,6 +20,8 @@ from gear.transport.messages import MAX_FRAME
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gear.transport.lane import Lane
+
 Buffer = bytes | memoryview
 """Part of a message; a memoryview is bulk, which is sent and received without a copy."""
 
@@ -120,33 +122,61 @@ class Channel:
         self._bell = bell
         self._poll = select.poll()
         self._monitor_descriptor: int = self._monitor.fd
-        self.descriptors = (int(s.fd), self._monitor_descriptor)
+        self._socket_descriptor = int(s.fd)
+        self.descriptors: tuple[int, ...] = (self._socket_descriptor, self._monitor_descriptor)
         for descriptor in (*self.descriptors, bell):
             self._poll.register(descriptor, select.POLLIN)
         s.connect(endpoint)
         # A socket's descriptor signals only what comes after somebody has found nothing.
         self._broken = readable(self._monitor)
+        self.lane: Lane | None = None
+        self._signalled = False
 
-    def send(self, parts: Sequence[Buffer]) -> None:
-        """Queue a message; the memory of its bulk must stay as it is until the message is answered."""
+    def take(self, lane: Lane) -> None:
+        """Send by that lane from now on; what comes over it is heard at once, what comes by ZeroMQ when it signals."""
+        self.lane = lane
+        self.descriptors = (*self.descriptors, lane.descriptor)
+        self._poll.register(lane.descriptor, select.POLLIN)
+        self._signalled = True
+
+    def send(self, parts: Sequence[Buffer]) -> bool:
+        """Queue a message; the memory of its bulk must stay as it is until the message is answered.
+
+        Returns whether something waits for `receive` or `wait` to send it.
+        """
+        if self.lane is not None:
+            self.lane.send(parts)
+            return self.lane.unsent > 0
         try:
             self._socket.send_multipart(parts, zmq.NOBLOCK, copy=type(parts[-1]) is bytes)
         except zmq.ZMQError:
             self._broken = True
+        return False
 
     def receive(self) -> list[Buffer] | None:
         """The next message, None if there is none now."""
+        lane = self.lane
+        if lane is not None:
+            if lane.unsent:
+                lane.flush()
+            if (parts := lane.receive()) is not None or not self._signalled:
+                return parts
         if not readable(self._socket):
+            self._signalled = False
             return None
         try:
-            return receive_parts(self._socket, self._bulk)
+            return receive_parts(self._socket, self._bulk or lane is not None)
         except zmq.Again:
             return None
+
+    def heed(self) -> None:
+        """Have `receive` look for what came by ZeroMQ, whether or not somebody was told that there is something."""
+        self._signalled = True
 
     @property
     def broken(self) -> bool:
         """Whether the connection is known to be gone."""
-        if not self._broken and readable(self._monitor):
+        if not self._broken and (readable(self._monitor) or (self.lane is not None and self.lane.broken)):
             self._broken = True
         return self._broken
 
@@ -155,7 +185,12 @@ class Channel:
 
         One thread at a time.
         """
-        ask = False
+        lane, ask = self.lane, False
+        stuck = lane is not None and lane.unsent > 0
+        if lane is not None and lane.broken:
+            return True
+        if lane is not None and stuck:
+            self._poll.modify(lane.descriptor, select.POLLIN | select.POLLOUT)
         for descriptor, _ in self._poll.poll(min(seconds, 3600.0) * 1000):
             if descriptor == self._bell:
                 try:
@@ -164,10 +199,16 @@ class Channel:
                     pass
             elif descriptor == self._monitor_descriptor:
                 ask = True
+            elif descriptor == self._socket_descriptor:
+                self._signalled = True
+        if lane is not None and stuck:
+            self._poll.modify(lane.descriptor, select.POLLIN)
         return ask
 
     def close(self) -> None:
         """Drop the connection and what is still queued."""
+        if self.lane is not None:
+            self.lane.close()
         self._closing()
 
 

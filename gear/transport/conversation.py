@@ -35,6 +35,10 @@ class Call:
         self.frames: list[Buffer] = []
         self.done = self.sent = False
 
+    def over(self) -> bool:
+        """Whether the answer has come."""
+        return self.done
+
 
 class _Waiter:
     __slots__ = ("bell", "ready")
@@ -80,6 +84,8 @@ class Conversation:
         self._error: GearError | None = None
         self._calls: dict[int, Call] = {}
         self._number = 0
+        self.on_stuck: Callable[[], None] = lambda: None
+        """Called when something could not be sent whole and no thread waits; `look` goes on with it."""
         self._waiters: list[_Waiter] = []
         self._leader: _Waiter | None = None
         self._asleep = False
@@ -98,12 +104,21 @@ class Conversation:
         if self.releases:
             self.releases = []
         call = calls[number] = Call(number, [header, *frames], on_answer)
-        if self.link.up:
-            self.link.send(call.parts)
+        link = self.link
+        if link.up:
+            if link.send(call.parts):
+                self._stuck()
             call.sent = True
-            if self._leader is not None:  # sending may have consumed the signal that the leader sleeps for
+            if self._leader is not None and not link.laned:  # sending may have consumed the signal that it sleeps for
                 self._receive()
         return call
+
+    def _stuck(self) -> None:
+        """There was no room for a message: have somebody send the rest."""
+        if self._leader is None:
+            self.on_stuck()
+        elif self._asleep:
+            self.link.ring()
 
     def ask(
         self,
@@ -126,9 +141,9 @@ class Conversation:
     def answer(self, call: Call, what: str, deadline: float, undo: Callable[[Call], None] | None = None) -> Call:
         """Wait for the answer to a request that was sent, as `ask` does."""
         try:
-            answered = self.until(lambda: call.done, deadline)
+            answered = self.until(call.over, deadline)
             if not answered and self.link.up:
-                answered = self.until(lambda: call.done, deadline + GRACE)
+                answered = self.until(call.over, deadline + GRACE)
         except BaseException:
             self.abandon(call, undo)
             raise
@@ -162,12 +177,18 @@ class Conversation:
             If the shard is gone.
         """
         waiter: _Waiter | None = None
+        look = not self.link.laned  # a lane signals what is there already
         try:
             while True:
-                self._receive()
+                if look:
+                    self._receive()
                 if ready():
                     return True
                 now = time.monotonic()
+                if not look and now >= deadline:
+                    look = True
+                    continue
+                look = True
                 if not self.link.up:
                     self._tend(now)
                 self.check()
@@ -219,6 +240,7 @@ class Conversation:
 
     def look(self) -> None:
         """Take in what has arrived and tend the link, without waiting."""
+        self.link.heed()
         self._receive()
         self._tend(time.monotonic())
 
@@ -270,7 +292,8 @@ class Conversation:
                 self.fail(self.link.lost)
                 return
             for call in self._calls.values():
-                self.link.send(call.parts)
+                if self.link.send(call.parts):
+                    self._stuck()
                 call.sent = True
         elif isinstance(body, (m.Recall, m.Revoke, m.Lend)):
             self._on_push(body)

@@ -23,7 +23,7 @@ from gear.transport.spread import Mass
 from gear.transport.watch import Watch, first_of
 
 if TYPE_CHECKING:
-    from gear.plan import Plan
+    from gear.transport.base import Wanted
     from gear.transport.conversation import Call
     from gear.transport.session import RemoteSession
     from gear.transport.several import Several
@@ -47,24 +47,14 @@ class Drawing:
 
     Parameters
     ----------
-    several, table
-    size, parties, ttl, reach, ahead
+    several, table, wanted
         See `Session.select`.
     """
 
-    def __init__(
-        self,
-        several: Several,
-        table: SpreadTable,
-        size: int,
-        parties: int,
-        ttl: float,
-        reach: tuple[int, int],
-        ahead: Plan | None,
-    ) -> None:
+    def __init__(self, several: Several, table: SpreadTable, wanted: Wanted) -> None:
         self._several, self._table = several, table
-        self._size, self._parties, self._ttl, self._ahead = size, parties, min(ttl, 1e10), ahead
-        self._reach = reach
+        self._size, self._parties, self._ttl = wanted.size, wanted.parties, min(wanted.ttl, 1e10)
+        self._ahead, self._reach = wanted.ahead, wanted.reach
         declared = table.table
         # Items that are used up make a batch short; how much credit it takes is known when it is drawn.
         self._may_be_short = declared.max_times_sampled > 0

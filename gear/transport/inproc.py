@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gear.page import Page
     from gear.plan import Plan
     from gear.schema import Table
+    from gear.transport.base import Wanted
 
 WINDOW = 1024
 """Commit entries that may wait for the limiter before `submit` waits too."""
@@ -207,26 +208,15 @@ class InprocSession(LaterLocally, Mapped, InprocWeights):
         """Never: the tables live as long as this process."""
         return False
 
-    def select(
-        self,
-        table: OpenTable,
-        size: int,
-        timeout: float | None,
-        parties: int,
-        ttl: float,
-        ahead: Plan | None = None,
-        which: int = 0,
-        reach: tuple[int, int] = (0, 0),
-        budget: tuple[int, bool] | None = None,
-        consumer: str = "",
-    ) -> Selection:
-        """Draw and pin `size` items of a set."""
+    def select(self, table: OpenTable, wanted: Wanted, timeout: float | None) -> Selection:
+        """Draw and pin items of a set."""
         deadline = deadline_of(timeout)
+        size, parties, ttl, which, reach = wanted.size, wanted.parties, wanted.ttl, wanted.which, wanted.reach
         with self._lock:
             local = self._local(table)
             self._expire(local)
-            limit = None if budget is None else Budget(*budget)
-            number = table.table.consumer(consumer)
+            limit = None if wanted.budget is None else Budget(*wanted.budget)
+            number = table.table.consumer(wanted.consumer)
             if number < 0 and local.queue.idle and limit is None:
                 selected = local.stored.select(local.client, size, parties, ttl, which=which, reach=reach)
                 if not isinstance(selected, int):

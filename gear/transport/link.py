@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from gear.errors import ConnectionLost, GearError
+from gear.transport import lane
 from gear.transport import messages as m
 from gear.transport.channel import Buffer, Channel
 from gear.transport.wire import encode
@@ -37,6 +38,7 @@ class Link:
     Attributes
     ----------
     welcome : what the shard answered to the first greeting.
+    attempts : how often a connection was tried.
     reconnects : how often the link was made anew.
     lost : why it will not be made again.
     down_since : when it broke; None while it is up or was not yet.
@@ -58,10 +60,13 @@ class Link:
         self.lost: GearError | None = None
         self.reconnects = 0
         self._heartbeat, self._alive = heartbeat, alive
-        self._identity, self._token, self._attempt = identity, token, 0
+        self._identity, self._token, self.attempts = identity, token, 0
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         weakref.finalize(self, os.close, self._bell).atexit = False
         self._state, self._due, self._backoff = _DOWN, now, _FIRST_BACKOFF
+        self._lane = ""
+        self.laned = False
+        """Whether messages go by a lane: its descriptor signals as long as there is something to receive."""
         self._greet(now)
 
     @property
@@ -74,9 +79,28 @@ class Link:
         """Whether the welcome is being waited for."""
         return self._state == _GREETING
 
-    def send(self, parts: Sequence[Buffer]) -> None:
-        """Queue a message; only when `up`."""
-        self._channel.send(parts)
+    def take_lane(self, path: str) -> None:
+        """Send by the lane there from now on, on later connections too; where there is none, as before."""
+        self._lane = path
+        opened = lane.connect(path, self._identity, self.attempts)
+        if opened is not None:
+            self._channel.take(opened)
+            self.laned = True
+            self.ring()  # whoever sleeps does not hear it yet
+
+    def send(self, parts: Sequence[Buffer]) -> bool:
+        """Queue a message; only when `up`. Whether something waits for `receive` or a sleeper to send it."""
+        return self._channel.send(parts)
+
+    @property
+    def stuck(self) -> bool:
+        """Whether something waits to be sent."""
+        return self.laned and self._channel.lane is not None and self._channel.lane.unsent > 0
+
+    def heed(self) -> None:
+        """Have `receive` look at everything, whoever was told that something came."""
+        if self.laned:
+            self._channel.heed()
 
     def receive(self) -> list[Buffer] | None:
         """The next message, None if there is none now."""
@@ -126,6 +150,8 @@ class Link:
         self.reconnects += before is not None
         self.welcome, self._state, self._backoff = welcome, _UP, _FIRST_BACKOFF
         self.down_since = None
+        if self._lane:
+            self.take_lane(self._lane)
 
     def close(self) -> None:
         """Drop the connection for good."""
@@ -136,13 +162,14 @@ class Link:
     def _greet(self, now: float) -> None:
         self._channel = Channel(self.endpoint, self._heartbeat, self._bell, self._bulk)
         self._state, self._due = _GREETING, now + _GREETING_SECONDS
-        self._attempt += 1
-        hello = m.Hello(self._identity, self._token, self._attempt)
+        self.attempts += 1
+        hello = m.Hello(self._identity, self._token, self.attempts)
         self._channel.send([encode(m.Envelope(m.PROTOCOL, 0, 0, [], hello))])
         self.ring()  # whoever sleeps does so on the connection before
 
     def _drop(self, due: float) -> None:
         self._channel.close()
+        self.laned = False
         if self._state == _UP:
             self.down_since = time.monotonic()
         self._state, self._due = _DOWN, due

@@ -13,12 +13,26 @@ from gear.plan import late_columns
 from gear.storage.presence import Presence
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     import numpy.typing as npt
 
     from gear.batch import Selection
     from gear.plan import Plan
     from gear.transport.base import OpenTable
+
+
+_collect: Callable[..., None] | None = None
+
+
+def _kernels() -> Callable[..., None]:
+    """The gather, imported when first needed: an actor that only inserts never compiles or imports kernels."""
+    global _collect
+    from gear.kernels.collect import collect
+
+    _collect = collect
+    return collect
 
 
 class Mapped(ABC):
@@ -42,8 +56,7 @@ class Mapped(ABC):
         steps: int = 0,
     ) -> bool:
         """Gather the rows of a held selection; see `Session.gather`."""
-        from gear.kernels.collect import collect  # an actor that only inserts never compiles or imports kernels
-
+        collect = _collect or _kernels()
         pin, placed = selection.pin, plan.behind(first, steps) if first else plan
         table.reading.add(pin)
         try:

@@ -118,6 +118,7 @@ class Remote(ABC):
             self._boxes = {t.layout.index: self._box(talk, t) for t in self._opened.values()}
             self._talk = talk
             self._attendant = Attendant(self)
+            talk.on_stuck = self._attendant.wake
             return talk
 
     @property
@@ -189,7 +190,7 @@ class Remote(ABC):
                 talk.look()
             if talk.releases and time.monotonic() - talk.used >= PROMPT and talk.link.up:
                 talk.post(m.Releases())
-            return bool(talk.releases) or any(box.count for box in self._boxes.values())
+            return bool(talk.releases) or talk.link.stuck or any(box.count for box in self._boxes.values())
 
     def _pushed(self, body: m.Recall | m.Revoke) -> None:
         assert self._talk is not None

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from gear import schema
-from gear.batch import Selection, Update
+from gear.batch import NO_NEIGHBOURS, Selection, Update
 from gear.errors import DeadlineExceeded, PinLost, ProtocolError
 from gear.parts import is_spread, part
 from gear.storage.layout import Layout
@@ -24,7 +24,7 @@ from gear.transport.base import NO_SEAM, OpenTable, Seam
 from gear.transport.channel import Buffer
 from gear.transport.conversation import Call, Conversation
 from gear.transport.outbox import WINDOW, Outbox
-from gear.transport.remote import LEAST, deadline_of, expect
+from gear.transport.remote import FOREVER, LEAST, deadline_of, expect
 from gear.transport.session_later import LaterSession
 from gear.transport.weights import RemoteWeights
 from gear.transport.wire import array, page_of
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gear.page import Page
     from gear.plan import Plan
     from gear.schema import Table
-    from gear.transport.base import Session
+    from gear.transport.base import Session, Wanted
 
 
 class RemoteSession(LaterSession, RemoteWeights):
@@ -203,27 +203,21 @@ class RemoteSession(LaterSession, RemoteWeights):
 
     # Draws
 
-    def select(
-        self,
-        table: OpenTable,
-        size: int,
-        timeout: float | None,
-        parties: int,
-        ttl: float,
-        ahead: Plan | None = None,
-        which: int = 0,
-        reach: tuple[int, int] = (0, 0),
-        budget: tuple[int, bool] | None = None,
-        consumer: str = "",
-    ) -> Selection:
-        """Draw and pin `size` items of a set."""
-        talk = self._talk or self._begin(LEAST)
+    def select(self, table: OpenTable, wanted: Wanted, timeout: float | None) -> Selection:
+        """Draw and pin items."""
+        talk, index = self._talk or self._begin(LEAST), table.layout.index
+        shape = None if wanted.ahead is None else self.ahead(wanted.ahead, wanted.size)
+        body = m.Select(index, wanted.size, wanted.parties, min(wanted.ttl, 1e10), None, shape, wanted.which)
+        body.before, body.after = wanted.reach
+        body.consumer = wanted.consumer
+        if wanted.budget is not None:
+            body.steps, body.alone = wanted.budget
+        deadline = FOREVER
+        if timeout is not None:
+            body.timeout = max(0.0, timeout)
+            deadline = deadline_of(timeout)
         with talk.lock:
-            index = table.layout.index
-            wait = None if timeout is None else max(0.0, timeout)
-            limit, shape = budget or (0, False), self.ahead(ahead, size)
-            body = m.Select(index, size, parties, min(ttl, 1e10), wait, shape, which, *reach, *limit, consumer)
-            call = talk.ask(body, deadline_of(timeout), undo=lambda call: self.unwanted(index, call))
+            call = talk.ask(body, deadline, undo=lambda call: self.unwanted(index, call))
         return self.selected(table, call)
 
     def selected(self, table: OpenTable, call: Call) -> Selection:
@@ -232,7 +226,8 @@ class RemoteSession(LaterSession, RemoteWeights):
         if len(call.frames) > 1:
             self._came(table.layout.index, answer.pin, call.frames[1:])
         buffer = bytearray(call.frames[0])
-        n, rest = divmod(len(buffer) - 4 * answer.near, 28)
+        near = answer.near
+        n, rest = divmod(len(buffer) - 4 * near, 28)
         if rest or n < 0:
             raise ProtocolError(
                 f"expected 28 bytes for each selected item and 4 for each neighbour ({answer.near}), got {len(buffer)}"
@@ -248,7 +243,7 @@ class RemoteSession(LaterSession, RemoteWeights):
             answer.parties,
             answer.deadline,
             (),
-            np.frombuffer(buffer, np.int32, answer.near, 28 * n),
+            np.frombuffer(buffer, np.int32, near, 28 * n) if near else NO_NEIGHBOURS,
         )
 
     def pick(

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from gear.arrays import Entry, Parcel
     from gear.plan import Plan
     from gear.schema import Table
-    from gear.transport.base import Session
+    from gear.transport.base import Session, Wanted
     from gear.transport.conversation import Call
     from gear.transport.each import Path
 
@@ -155,28 +155,16 @@ class Several(Each):
 
     # Draws; the table is a `SpreadTable` from here on.
 
-    def select(
-        self,
-        table: OpenTable,
-        size: int,
-        timeout: float | None,
-        parties: int,
-        ttl: float,
-        ahead: Plan | None = None,
-        which: int = 0,
-        reach: tuple[int, int] = (0, 0),
-        budget: tuple[int, bool] | None = None,
-        consumer: str = "",
-    ) -> Selection:
+    def select(self, table: OpenTable, wanted: Wanted, timeout: float | None) -> Selection:
         """Draw and pin `size` items, from all shards in proportion to what their parts weigh."""
         from gear.transport.drawing import Drawing
 
-        if budget is not None:
+        if wanted.budget is not None:
             raise SchemaError(
                 f"table {table.table.name!r} lies on several shards, and max_steps needs one to draw in one order: "
                 "declare the table with shards=1, or ask for a number of items"
             )
-        return Drawing(self, _spread(table), size, parties, ttl, reach, ahead).draw(deadline_of(timeout))
+        return Drawing(self, _spread(table), wanted).draw(deadline_of(timeout))
 
     def pick(
         self, table: OpenTable, ids: npt.NDArray[np.int64], parties: int, ttl: float, reach: tuple[int, int]

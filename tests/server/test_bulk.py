@@ -13,6 +13,7 @@ from gear.server import bulk
 from gear.storage.fields import BEGIN, END
 from gear.storage.layout import COMMIT_ENTRY
 from gear.transport import messages as m
+from gear.transport.base import Wanted
 from gear.transport.negotiation import connect
 from gear.transport.tcp import TcpSession
 from gear.views import View
@@ -124,7 +125,7 @@ def test_what_cannot_be_collected_is_refused(session, over_tcp, name):
     opened = over_tcp.create_table(table(name), 5.0)
     index = opened.layout.index
     insert(over_tcp, opened, 7)
-    selection = over_tcp.select(opened, 2, 5.0, 1, 60.0)
+    selection = over_tcp.select(opened, Wanted(2), 5.0)
     good = m.Shape((View("k"),), 3)
     for pin, shape, starts, lengths, error, problem in (
         (selection.pin, m.Shape((View("other"),), 3), [0], [3], SchemaError, "other"),
@@ -141,7 +142,7 @@ def test_what_cannot_be_collected_is_refused(session, over_tcp, name):
             collect(over_tcp, index, pin, shape, starts, lengths)
     theirs = session.open_table(name, 5.0)
     with pytest.raises(PinLost):
-        collect(over_tcp, index, session.select(theirs, 1, 5.0, 1, 60.0).pin, good, [0], [3])
+        collect(over_tcp, index, session.select(theirs, Wanted(1), 5.0).pin, good, [0], [3])
     with pytest.raises(SchemaError, match="other"):
         ask(over_tcp, m.Select(index, 1, 1, 60.0, 1.0, m.Shape((View("other"),), 3)))
 
@@ -150,7 +151,7 @@ def test_rows_outside_the_table_are_padding(over_tcp, name):
     """Whatever a client says about rows, nothing outside the blocks is read."""
     opened = over_tcp.create_table(table(name), 5.0)
     insert(over_tcp, opened, 7)
-    selection = over_tcp.select(opened, 1, 5.0, 1, 60.0)
+    selection = over_tcp.select(opened, Wanted(1), 5.0)
     far = [-1, -(2**62), 2**62, opened.layout.blocks * opened.layout.block_steps]
     shape = m.Shape((View("k", value=-5),), 3)
     call = collect(over_tcp, opened.layout.index, selection.pin, shape, [*far, selection.starts[0]], [3] * 5)
@@ -165,7 +166,7 @@ def test_a_client_that_asks_for_more_than_it_takes_in_is_refused(over_tcp, name,
     gear_rows = np.zeros((2, 100_000), np.float32)
     client = gear.Client(over_tcp)
     client.insert({"x": gear_rows}, name)
-    selection = over_tcp.select(opened, 10, 5.0, 1, 60.0)
+    selection = over_tcp.select(opened, Wanted(10), 5.0)
     frames = selection.starts.tobytes(), selection.lengths.tobytes()
     body = m.Collect(opened.layout.index, selection.pin, m.Shape((View("x"),), 1))
     with over_tcp._talk.lock:

@@ -14,6 +14,7 @@ import zmq
 from gear.schema import Steps
 from gear.transport import messages as m
 from gear.transport import wire
+from gear.transport.base import Wanted
 from gear.transport.channel import context
 from gear.transport.discovery import discover
 from gear.transport.negotiation import connect
@@ -184,5 +185,5 @@ def test_no_kernel_is_compiled_after_the_ready_line(server, session, name):
     opened = session.create_table(table(name), 5.0)
     for number in range(5):
         insert(session, opened, number)
-    session.release(opened, session.select(opened, 3, 5.0, 1, 60.0), True)
+    session.release(opened, session.select(opened, Wanted(3), 5.0), True)
     assert sorted(os.listdir(cache)) == before

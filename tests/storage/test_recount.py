@@ -91,7 +91,7 @@ class Client(Actor):
         self.drive, self.growing, self.unsent, self.spare = drive, [], [], []
 
     def grant(self, blocks: int, slots: int = 1) -> Grant:
-        self.quiet = not self.queue._commits and not self.queue._allocates
+        self.quiet = not self.queue._commits and not self.queue._allocates.waiting
         self.stored_before = int(self.stored.counters[f.STORED])
         grant = super().grant(blocks, slots)
         if isinstance(grant, gear.GearError):
@@ -183,7 +183,7 @@ class Drive:
     def waiting(self) -> tuple:
         commits = {client: [len(r.entries) for r in parked] for client, parked in self.queue._commits.items()}
         credit = [r.credit for r in self.queue._selects]
-        parked = len(self.queue._allocates), len(self.queue._attempts)
+        parked = len(self.queue._allocates.waiting), len(self.queue._attempts)
         return commits, credit, parked, self.stored.counters.tolist()
 
     def some_draw(self) -> list[Draw]:

@@ -11,6 +11,7 @@ import pytest
 from gear.errors import DataError, ProtocolError
 from gear.schema import Column, Trajectories, Whole
 from gear.schema import Table as Declared
+from gear.transport.base import Wanted
 from gear.transport.shm import ShmSession
 from gear.transport.tcp import TcpSession
 from tests.transport.helpers import eventually, figures, insert, table
@@ -51,12 +52,12 @@ def test_a_reader_that_waits_for_a_column_holds_up_no_other_and_is_woken_by_it(o
     reader, other = open_session(), open_session()
     opened = other.create_table(late_table(name), 5.0)
     mine, got = reader.open_table(name, 5.0), []
-    waiting = threading.Thread(target=lambda: got.append(reader.select(mine, 2, 30.0, 1, 60.0, None, 1)))
+    waiting = threading.Thread(target=lambda: got.append(reader.select(mine, Wanted(2, which=1), 30.0)))
     waiting.start()
     eventually(lambda: figures(other, name)["waiting_readers"] == 1, "the reader waits")
     for number in range(20):
         insert(other, opened, number)
-    selection = other.select(opened, 4, 5.0, 1, 60.0)
+    selection = other.select(opened, Wanted(4), 5.0)
     other.release(opened, selection, True)
     assert not got
     assert figures(other, name)["waiting_readers"] == 1
@@ -71,7 +72,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(open_session, name):
     opened = session.create_table(late_table(name), 5.0)
     insert(session, opened, 1)
     plain = session.create_table(table(f"{name}-plain"), 5.0)
-    ids, three = session.select(opened, 1, 5.0, 1, 60.0).ids, np.array([3])
+    ids, three = session.select(opened, Wanted(1), 5.0).ids, np.array([3])
     eight = memoryview(bytes(8))
     for columns, lengths, error in (
         ({"a": eight}, three, ProtocolError),
@@ -83,7 +84,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(open_session, name):
         with pytest.raises(error):
             session.fill(opened, ids, lengths, columns, 5.0)
     with pytest.raises(ProtocolError, match="no set of items number 1"):
-        session.select(plain, 1, 5.0, 1, 60.0, None, 1)
+        session.select(plain, Wanted(1, which=1), 5.0)
     with pytest.raises(ProtocolError, match="expected 0 bytes of per-trajectory columns"):
         session.begin(opened, b"12", None, 5.0)
     one = session.begin(opened, b"", None, 5.0)

@@ -9,12 +9,13 @@ from tests.transport.helpers import Python, eventually, figures, insert, table
 
 CLIENT = """
 import sys
+from gear.transport.base import Wanted
 from gear.transport.negotiation import connect
 from tests.transport.helpers import WHOLE, put, rows
 session = connect(sys.argv[1], timeout=10.0)
 opened = session.open_table(sys.argv[2], 10.0)
 grant = session.lease(opened, 2, 2, 5.0)
-selection = session.select(opened, 1, 5.0, 1, float(sys.argv[3]))
+selection = session.select(opened, Wanted(1, 1, float(sys.argv[3])), 5.0)
 print(*grant.blocks, *grant.slots, flush=True)
 for line in sys.stdin:
     rows(opened, grant.blocks[0])[:3] = 77

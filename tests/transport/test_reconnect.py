@@ -10,6 +10,7 @@ import pytest
 
 from gear.errors import ConnectionLost, DeadlineExceeded
 from gear.schema import Prioritized, Steps
+from gear.transport.base import Wanted
 from gear.transport.negotiation import connect
 from tests.transport.helpers import WHOLE, Proxy, eventually, figures, insert, put, table
 
@@ -39,7 +40,7 @@ def test_selects_and_leases_whose_answer_was_lost_leave_nothing_behind(proxy, se
     for round_ in range(150):
         if round_ % 5 == 0:
             proxy.cut_after(chance.randrange(1, 400))
-        selection = broken.select(opened, 4, 20.0, 1, 60.0)
+        selection = broken.select(opened, Wanted(4), 20.0)
         broken.release(opened, selection, True)
         broken.give_back(opened, broken.lease(opened, 3, 3, 20.0))
     broken.info(20.0)
@@ -53,7 +54,7 @@ def test_a_waiting_select_survives_a_cut(proxy, session, name):
     broken = proxy.session()
     opened = broken.create_table(table(name), 5.0)
     got = []
-    thread = threading.Thread(target=lambda: got.append(broken.select(opened, 2, 20.0, 1, 60.0)))
+    thread = threading.Thread(target=lambda: got.append(broken.select(opened, Wanted(2), 20.0)))
     thread.start()
     eventually(lambda: broken._talk.led, "the thread waits")
     proxy.cut()
@@ -68,7 +69,7 @@ def test_what_a_client_holds_survives_a_cut(proxy, session, name):
     broken = proxy.session()
     opened = broken.create_table(table(name), 5.0)
     insert(broken, opened, 1)
-    selection = broken.select(opened, 1, 5.0, 1, 60.0)
+    selection = broken.select(opened, Wanted(1), 5.0)
     grant = broken.lease(opened, 1, 1, 5.0)
     proxy.cut()
     broken.wait(opened, broken.submit(opened, int(grant.slots[0]), grant.blocks.tolist(), 3, WHOLE, None, 5.0), 20.0)
@@ -83,7 +84,7 @@ def test_a_pin_that_expires_while_the_connection_is_cut_is_revoked_afterwards(pr
     broken = proxy.session()
     opened = broken.create_table(table(name), 5.0)
     insert(broken, opened, 1)
-    selection = broken.select(opened, 1, 5.0, 1, 0.1)
+    selection = broken.select(opened, Wanted(1, 1, 0.1), 5.0)
     proxy.cut()
     eventually(lambda: broken.revoked(opened, selection), "it was told")
     eventually(lambda: figures(session, name)["pins"] == 0, "it let go")
@@ -107,7 +108,7 @@ def test_a_server_killed_in_mid_call_is_a_lost_connection_at_once(victim, timeou
 
     def wait() -> None:
         try:
-            session.select(opened, 1, timeout, 1, 60.0)
+            session.select(opened, Wanted(1), timeout)
         except ConnectionLost as error:
             errors.append((time.monotonic(), str(error)))
 
@@ -132,7 +133,7 @@ def test_a_server_that_stops_cleanly_is_a_lost_connection(victim):
     assert server.stop() == 0
     begin = time.monotonic()
     with pytest.raises(ConnectionLost):
-        session.select(opened, 1, None, 1, 60.0)
+        session.select(opened, Wanted(1), None)
     assert time.monotonic() - begin < 1.0
 
 
@@ -143,7 +144,7 @@ def test_a_stopped_server_lets_calls_time_out_and_goes_on_when_continued(victim)
     try:
         begin = time.monotonic()
         with pytest.raises(DeadlineExceeded, match="no answer of the server in time"):
-            session.select(opened, 1, 0.3, 1, 60.0)
+            session.select(opened, Wanted(1), 0.3)
         assert time.monotonic() - begin < 3.0
         eventually(lambda: not session._talk.link.up, "the silence was noticed")
     finally:

@@ -22,6 +22,7 @@ from gear.schema import MinSize, Prioritized, SampleToInsertRatio, Steps, Unifor
 from gear.transport import messages as m
 from gear.transport import negotiation, wire
 from gear.transport import session as sessions
+from gear.transport.base import Wanted
 from tests.transport.helpers import eventually, figures, insert, put, table
 
 
@@ -34,7 +35,7 @@ def path(request: pytest.FixtureRequest) -> str:
 def test_arrays_of_a_selection_are_writable(session, name):
     opened = session.create_table(table(name), 5.0)
     insert(session, opened, 1)
-    selection = session.select(opened, 3, 5.0, 1, 60.0)
+    selection = session.select(opened, Wanted(3), 5.0)
     for array in (selection.ids, selection.probabilities, selection.starts, selection.lengths):
         assert array.flags.writeable
         assert array.flags.c_contiguous
@@ -44,7 +45,7 @@ def test_arrays_of_a_selection_are_writable(session, name):
 def test_priorities_are_updated_whole_or_not_at_all(session, name):
     opened = session.create_table(table(name, sampler=Prioritized(1.0)), 5.0)
     insert(session, opened, 1)
-    ids = session.select(opened, 1, 5.0, 1, 60.0).ids
+    ids = session.select(opened, Wanted(1), 5.0).ids
     assert session.update_priorities(opened, np.repeat(ids, 2), np.array([3.0, 5.0]), 5.0) == (2, 0)
     with pytest.raises(DataError, match="index 1"):
         session.update_priorities(opened, np.repeat(ids, 2), np.array([3.0, np.nan]), 5.0)
@@ -78,14 +79,14 @@ def test_a_sample_of_an_empty_table_times_out_saying_why(session, name):
     opened = session.create_table(table(name), 5.0)
     begin = time.monotonic()
     with pytest.raises(DeadlineExceeded, match="holds 0 items and its limiter wants at least 1"):
-        session.select(opened, 4, 0.2, 1, 60.0)
+        session.select(opened, Wanted(4), 0.2)
     assert 0.2 <= time.monotonic() - begin < 0.4
 
 
 def test_a_waiting_sample_is_woken_by_an_insert_of_another_thread(session, name):
     opened = session.create_table(table(name, limiter=MinSize(5)), 5.0)
     got = []
-    thread = threading.Thread(target=lambda: got.append(session.select(opened, 4, 20.0, 1, 60.0)))
+    thread = threading.Thread(target=lambda: got.append(session.select(opened, Wanted(4), 20.0)))
     thread.start()
     for number in range(5):
         insert(session, opened, number)
@@ -102,7 +103,7 @@ def test_threads_share_a_session_and_get_each_their_own_answer(session, name):
     def work(size: int) -> None:
         for number in range(50):
             insert(session, opened, number)
-            selection = session.select(opened, size, 10.0, 1, 60.0)
+            selection = session.select(opened, Wanted(size), 10.0)
             if len(selection) != size:
                 wrong.append((size, len(selection)))
             session.release(opened, selection, True)
@@ -142,7 +143,7 @@ def test_gathered_commits_leave_by_themselves(session, open_session, name):
 def test_a_release_leaves_by_itself(session, open_session, name):
     opened = session.create_table(table(name), 5.0)
     insert(session, opened, 1)
-    selection = session.select(opened, 1, 5.0, 1, 60.0)
+    selection = session.select(opened, Wanted(1), 5.0)
     other = open_session()
     assert figures(other, name)["pins"] == 1
     session.release(opened, selection, True)
@@ -165,7 +166,7 @@ def test_an_insert_that_the_limiter_holds_back_times_out_and_can_be_withdrawn(se
     session.wait(opened, sequences[-1], 5.0)
     assert figures(session, name)["leased_blocks"] <= 1  # one may have come with an acknowledgement
     insert_after = put(session, opened, 7)
-    session.release(opened, session.select(opened, 3, 5.0, 1, 60.0), True)
+    session.release(opened, session.select(opened, Wanted(3), 5.0), True)
     session.wait(opened, insert_after, 5.0)
 
 
@@ -192,7 +193,7 @@ def test_a_refused_entry_raises_at_its_wait_and_its_leases_return(session, name)
 def test_an_expired_pin_is_revoked_and_let_go_of(session, name):
     opened = session.create_table(table(name), 5.0)
     insert(session, opened, 1)
-    selection = session.select(opened, 1, 5.0, 1, 0.05)
+    selection = session.select(opened, Wanted(1, 1, 0.05), 5.0)
     eventually(lambda: session.revoked(opened, selection), "the pin was revoked")
     eventually(lambda: figures(session, name)["pins"] == 0, "the session let go of it")
     with pytest.raises(PinLost):
@@ -204,7 +205,7 @@ def test_an_expired_pin_is_revoked_and_let_go_of(session, name):
 def test_a_selection_is_shared_by_parties(session, open_session, name):
     opened = session.create_table(table(name), 5.0)
     insert(session, opened, 1)
-    selection = session.select(opened, 1, 5.0, 2, 60.0)
+    selection = session.select(opened, Wanted(1, 2), 5.0)
     others = [open_session(), open_session()]
     for other in others:
         seen = other.open_table(name, 5.0)
@@ -232,7 +233,7 @@ def test_closing_gives_everything_back_and_sends_what_was_gathered(open_session,
     opened = session.create_table(table(name), 5.0)
     insert(session, opened, 0)
     session.lease(opened, 5, 5, 5.0)
-    session.select(opened, 1, 5.0, 1, 60.0)
+    session.select(opened, Wanted(1), 5.0)
     for number in range(5):
         put(session, opened, number)
     session.close()
@@ -242,7 +243,7 @@ def test_closing_gives_everything_back_and_sends_what_was_gathered(open_session,
     for call in (
         lambda: session.info(1.0),
         lambda: session.open_table(name, 1.0),
-        lambda: session.select(opened, 1, 1.0, 1, 60.0),
+        lambda: session.select(opened, Wanted(1), 1.0),
         lambda: put(session, opened, 1),
     ):
         with pytest.raises(Closed):
@@ -255,7 +256,7 @@ def test_closing_ends_the_waits_of_other_threads(session, name):
 
     def wait() -> None:
         try:
-            session.select(opened, 1, None, 1, 60.0)
+            session.select(opened, Wanted(1), None)
         except Closed as error:
             errors.append(error)
 

@@ -16,6 +16,7 @@ from gear.client.client import Client
 from gear.errors import ConnectionLost
 from gear.schema import Prioritized, Steps
 from gear.transport import pieces
+from gear.transport.base import Wanted
 from gear.transport.negotiation import connect
 from gear.transport.tcp import TcpSession
 from tests.transport.helpers import Proxy, Python, eventually, fifo, figures, insert, put, table
@@ -102,7 +103,7 @@ def test_a_client_given_up_meanwhile_is_told(server, name):
     proxy.close()
     begin = time.monotonic()
     with pytest.raises(ConnectionLost):
-        broken.select(opened, 1, None, 1, 60.0)
+        broken.select(opened, Wanted(1), None)
     assert time.monotonic() - begin < 10
     broken.close()
 
@@ -110,10 +111,11 @@ def test_a_client_given_up_meanwhile_is_told(server, name):
 CLIENT = """
 import sys
 from gear.client.client import Client
+from gear.transport.base import Wanted
 from gear.transport.negotiation import connect
 session = connect(sys.argv[1], timeout=10.0, path="tcp")
 opened = session.open_table(sys.argv[2], 10.0)
-selection = session.select(opened, 1, 5.0, 1, 60.0)
+selection = session.select(opened, Wanted(1), 5.0)
 client = Client(session)
 writer = client.writer(sys.argv[2])
 writer.append({"k": 77})
@@ -171,7 +173,7 @@ def test_a_server_killed_in_mid_call_is_a_lost_connection(start_server):
 
     def wait() -> None:
         try:
-            session.select(opened, 1, None, 1, 60.0)
+            session.select(opened, Wanted(1), None)
         except ConnectionLost as error:
             errors.append(error)
 

@@ -1,0 +1,172 @@
+"""The lanes of a shard: clients on its host speak over Unix sockets, as what they are on their ZeroMQ connection.
+
+That connection greets, proves and lives; when it breaks the lane ends with it. Whoever names a client's identity and
+the number of its connection is that client: the socket is the server's user's alone, and identities are secret.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+from typing import TYPE_CHECKING
+
+from gear.transport.lane import GREETING, Lane
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from gear.server.clients import Client, Clients
+    from gear.transport.channel import Buffer
+
+MOST_UNSENT = 1 << 28
+"""Bytes of answers that a client leaves unread before its lane ends; it may come back and ask for them."""
+
+_ROUND = 64
+"""Messages of one client that are handled before another's turn."""
+
+_STRANGERS = 256
+"""Lanes at most on which nobody has said who he is."""
+
+
+class Lanes:
+    """Listens, takes in what comes, and knows whose lane is whose.
+
+    Parameters
+    ----------
+    path : Path
+        Of the socket.
+    clients : Clients
+    handle : (Client, parts) -> None
+        Called with each message.
+    poll : select.epoll
+        Where descriptors are waited for; `hear` is told of those that it knows.
+    """
+
+    def __init__(
+        self, path: Path, clients: Clients, handle: Callable[[Client, list[Buffer]], None], poll: select.epoll
+    ) -> None:
+        self._clients, self._handle, self._poll = clients, handle, poll
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.setblocking(False)
+        path.unlink(missing_ok=True)
+        self._listener.bind(str(path))
+        os.chmod(path, 0o600)
+        self._listener.listen(1024)
+        self.listening = self._listener.fileno()
+        self._strangers: dict[int, Lane] = {}
+        self._known: dict[int, tuple[Lane, Client]] = {}
+        self._left: set[int] = set()
+        poll.register(self.listening, select.EPOLLIN)
+
+    @property
+    def busy(self) -> bool:
+        """Whether messages that have arrived wait for `resume`."""
+        return bool(self._left)
+
+    def hear(self, descriptor: int, events: int) -> bool:
+        """Do what a descriptor signals; False if it is no lane."""
+        known = self._known.get(descriptor)
+        if known is not None:
+            lane, client = known
+            if events & select.EPOLLOUT:
+                self._flush(lane, client)
+            self._receive(lane, client)
+        elif descriptor == self.listening:
+            self._accept()
+        elif descriptor in self._strangers:
+            self._introduce(self._strangers[descriptor])
+        else:
+            return False
+        return True
+
+    def resume(self) -> None:
+        """Go on with the lanes whose turn was over."""
+        for descriptor in [*self._left]:
+            if descriptor in self._known:
+                self._receive(*self._known[descriptor])
+        self._left &= self._known.keys()
+
+    def _accept(self) -> None:
+        while len(self._strangers) < _STRANGERS:
+            try:
+                lane = Lane(self._listener.accept()[0])
+            except OSError:
+                return
+            self._strangers[lane.descriptor] = lane
+            self._poll.register(lane.descriptor, select.EPOLLIN)
+            self._introduce(lane)
+
+    def _introduce(self, lane: Lane) -> None:
+        """Read who speaks on a new lane."""
+        greeting = lane.read(GREETING.size)
+        if not greeting and not lane.broken:
+            return
+        del self._strangers[lane.descriptor]
+        client = None
+        if len(greeting) == GREETING.size:  # written in one piece
+            identity, attempt = GREETING.unpack(greeting)
+            client = self._clients.named(identity)
+            if client is not None and (client.silent or client.attempt != attempt or client.lock is None):
+                client = None
+        if client is None:
+            self._drop(lane)
+            return
+        self.leave(client)
+        client.lane = lane
+        self._known[lane.descriptor] = lane, client
+        self._receive(lane, client)
+
+    def _receive(self, lane: Lane, client: Client) -> None:
+        handle = self._handle
+        for _ in range(_ROUND):
+            parts = lane.receive()
+            if parts is None:
+                self._left.discard(lane.descriptor)
+                break
+            handle(client, parts)
+        else:
+            self._left.add(lane.descriptor)
+        if lane.broken:
+            self._end(lane, client)
+
+    def send(self, client: Client, lane: Lane, parts: Sequence[Buffer]) -> None:
+        """Send an answer over a client's lane."""
+        waited = lane.unsent
+        lane.send(parts)
+        if lane.unsent > MOST_UNSENT:
+            lane.broken = True
+        if lane.broken:
+            self._end(lane, client)
+        elif lane.unsent and not waited:
+            self._poll.modify(lane.descriptor, select.EPOLLIN | select.EPOLLOUT)
+
+    def _flush(self, lane: Lane, client: Client) -> None:
+        lane.flush()
+        if not lane.unsent and not lane.broken:
+            self._poll.modify(lane.descriptor, select.EPOLLIN)
+
+    def leave(self, client: Client) -> None:
+        """A client's connection is gone, or it is itself: its lane ends."""
+        if client.lane is not None:
+            self._end(client.lane, client)
+
+    def _end(self, lane: Lane, client: Client) -> None:
+        if client.lane is lane:
+            client.lane = None
+        self._known.pop(lane.descriptor, None)
+        self._left.discard(lane.descriptor)
+        self._drop(lane)
+
+    def _drop(self, lane: Lane) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._poll.unregister(lane.descriptor)
+        lane.close()
+
+    def close(self) -> None:
+        """End everything."""
+        for lane in [*self._strangers.values(), *(lane for lane, _ in self._known.values())]:
+            lane.close()
+        self._listener.close()

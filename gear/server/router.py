@@ -1,0 +1,92 @@
+"""The ZeroMQ side of a shard: a ROUTER socket, and the monitor that tells who connected and whose connection broke.
+
+Knows neither clients nor messages. Its calls never wait; whoever owns it waits on its descriptors.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from gear.transport.channel import readable
+from gear.transport.messages import MAX_FRAME
+
+_MONITORED = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
+
+
+class Router:
+    """The socket.
+
+    Parameters
+    ----------
+    path : str
+        Of the local socket.
+    host : str
+        Where it listens too, at a port of its choice.
+    silence : float
+        Seconds without a sign of life after which a connection counts as broken.
+
+    Attributes
+    ----------
+    port : where it listens.
+    descriptor : signals that something may have arrived since `arrived` said no.
+    monitor_descriptor : signals that `events` may have something.
+    used : whether the socket was used since `arrived` said no: then its descriptor may have been silenced.
+    """
+
+    def __init__(self, path: str, host: str, silence: float) -> None:
+        self._context = zmq.Context()
+        self.socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        self._monitor = _configured(self.socket, int(silence * 1000))
+        self.socket.bind(f"ipc://{path}")
+        os.chmod(path, 0o600)
+        self.port = self.socket.bind_to_random_port(f"tcp://{host}")
+        self.descriptor, self.monitor_descriptor = int(self.socket.fd), int(self._monitor.fd)
+        self.used = True
+
+    def events(self) -> Iterator[tuple[bool, int]]:
+        """Connections made (True) and broken (False) since, by descriptor."""
+        while readable(self._monitor):
+            event = recv_monitor_message(self._monitor)
+            yield event["event"] == zmq.EVENT_ACCEPTED, event["value"]
+
+    def arrived(self) -> bool:
+        """Whether there is a message."""
+        self.used = readable(self.socket)
+        return self.used
+
+    def send(self, route: bytes, parts: Sequence[bytes | memoryview | zmq.Frame]) -> bool:
+        """Send to a connection; False if it is gone, or does not read."""
+        self.used = True
+        try:
+            self.socket.send_multipart([route, *parts], zmq.NOBLOCK)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Drop every connection."""
+        self.socket.disable_monitor()
+        self._monitor.close(0)
+        self.socket.close(0)
+
+    def end(self) -> None:
+        """Wait for the threads of ZeroMQ to end; other sockets of them must be closed."""
+        self._context.term()
+
+
+def _configured(router: zmq.Socket[bytes], silence: int) -> zmq.Socket[bytes]:
+    """Set the options of a router; its monitor."""
+    router.linger = 0
+    router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    router.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME)
+    router.setsockopt(zmq.SNDHWM, 100_000)
+    router.setsockopt(zmq.RCVHWM, 10_000)
+    router.setsockopt(zmq.BACKLOG, 1024)
+    router.setsockopt(zmq.HANDSHAKE_IVL, max(1000, silence))
+    router.setsockopt(zmq.HEARTBEAT_IVL, max(1, silence // 3))
+    router.setsockopt(zmq.HEARTBEAT_TIMEOUT, max(1, silence))
+    return router.get_monitor_socket(_MONITORED)
