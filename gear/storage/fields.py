@@ -95,14 +95,14 @@ PARAMS = (
     "table", "shard", "row_bits", "block_steps", "block_bytes", "blocks", "slots", "reserve_blocks",
     "reserve_slots", "generations", "item", "length", "stride", "edge", "step_n", "items_per_block",
     "sampler", "remover", "capacity_kind", "capacity", "max_length", "min_size", "ratio", "max_times", "seed",
-    "over", "distinct", "most", "spread", "sets", "set", "needs", "with_open", "by_slot", "late", "versioned",
+    "over", "distinct", "most", "spread", "sets", "needs", "with_open", "by_slot", "late", "versioned",
     "max_staleness", "budget", "eta", "items", "consumers", "leaving", "grouped",
 )  # fmt: skip
 """Names of the scalars at the head of `Layout.params`, in order.
 
 `params` holds one such head, with the regions behind it, for each set of items. All share everything but the
-sampler's structure and counters; the heads of the others tell `set`, `needs` (bits of the late columns that must be
-there), `with_open` and `by_slot` (the structure is a heap of slots) apart.
+sampler's structure and counters; the heads of the others tell `needs` (bits of the late columns that must be there),
+`with_open` and `by_slot` (the structure is a heap of slots) apart.
 """
 
 REGIONS = (
@@ -152,9 +152,9 @@ CLAIM_CLIENT_BITS = 12
     P_TABLE, P_SHARD, P_ROW_BITS, P_BLOCK_STEPS, P_BLOCK_BYTES, P_BLOCKS, P_SLOTS, P_RESERVE_BLOCKS,
     P_RESERVE_SLOTS, P_GENERATIONS, P_ITEM, P_LENGTH, P_STRIDE, P_EDGE, P_STEP_N, P_ITEMS_PER_BLOCK,
     P_SAMPLER, P_REMOVER, P_CAPACITY_KIND, P_CAPACITY, P_MAX_LENGTH, P_MIN_SIZE, P_RATIO, P_MAX_TIMES, P_SEED,
-    P_OVER, P_DISTINCT, P_MOST, P_SPREAD, P_SETS, P_SET, P_NEEDS, P_WITH_OPEN, P_BY_SLOT, P_LATE, P_VERSIONED,
+    P_OVER, P_DISTINCT, P_MOST, P_SPREAD, P_SETS, P_NEEDS, P_WITH_OPEN, P_BY_SLOT, P_LATE, P_VERSIONED,
     P_MAX_STALENESS, P_BUDGET, P_ETA, P_ITEMS, P_CONSUMERS, P_LEAVING, P_GROUPED,
-) = range(43)  # fmt: skip
+) = range(42)  # fmt: skip
 
 # Regions of `params`, as indices of their (offset, bytes) pairs.
 (

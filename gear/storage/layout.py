@@ -299,7 +299,6 @@ class Layout:
             "most": limiter.size if isinstance(limiter, (Queue, Stack)) else 0,
             "spread": int(self.spread),
             "sets": len(self.sets),
-            "set": one.number,
             "needs": one.needs,
             "with_open": int(one.with_open),
             "by_slot": int(table.by_slot(one.number > 0)),
