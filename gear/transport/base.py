@@ -311,6 +311,28 @@ class Session(Service, Protocol):
         """
         ...
 
+    def submit_many(
+        self,
+        table: OpenTable,
+        entries: npt.NDArray[np.void],
+        blocks: npt.NDArray[np.int32],
+        priorities: npt.NDArray[np.float64],
+        timeout: float | None,
+    ) -> int:
+        """Queue several entries at once, as one message where there are messages; the number of the first.
+
+        The others' numbers follow. Waits as `submit` does; what the shard refuses it refuses all of.
+
+        Parameters
+        ----------
+        entries : COMMIT_ENTRY[N], 1 <= N <= 64
+            Each begins and ends its slot. Their sequence numbers are filled in; `follows` is -1 where an entry goes
+            on behind the one before it.
+        blocks, priorities : int32[M], float64[P]
+            What the entries name, in their order. The arrays stay the session's.
+        """
+        ...
+
     def wait(self, table: OpenTable, sequence: int, timeout: float | None) -> None:
         """Return once every entry up to `sequence` is committed.
 

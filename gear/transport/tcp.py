@@ -266,6 +266,20 @@ class StagedOutbox(Outbox):
             self.post()
         return sequence
 
+    def add_many(
+        self, entries: npt.NDArray[np.void], blocks: npt.NDArray[np.int32], priorities: npt.NDArray[np.float64]
+    ) -> int:
+        """Send entries whose rows are in the stage, as many messages as their bytes want."""
+        self.before = 0
+        first, at = self.sequence + 1, 0
+        named, given = (np.cumsum([0, *entries[name].tolist()]) for name in ("blocks", "priorities"))
+        while at < len(entries):
+            stop = max(at + 1, int(np.searchsorted(named, named[at] + self._limit, "right")) - 1)
+            part = slice(named[at], named[stop]), slice(given[at], given[stop])
+            super().add_many(entries[at:stop], blocks[part[0]], priorities[part[1]])
+            at = stop
+        return first
+
     def _grow(self, slot: int, blocks: Sequence[int], length: int, flags: int) -> None:
         before, tail = (0, -1) if flags & BEGIN else self._open.get(slot, (0, -1))
         self.before = before

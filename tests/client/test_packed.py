@@ -193,16 +193,17 @@ def test_one_that_fails_to_be_submitted_gives_back_its_leases(embed, monkeypatch
     client = embed(item=gear.Whole())
     client.insert(rows(3))
     port = client._tables.port("t", None)
-    submit, calls = client._session.submit, []
+    submit, calls = client._session.submit_many, []
 
-    def third_fails(*arguments):
+    def second_fails(*arguments):
         calls.append(arguments)
-        if len(calls) == 3:
+        if len(calls) == 2:
             raise gear.DeadlineExceeded("not now")
         return submit(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(client._session, "submit", third_fails)
+        patch.setattr(gear.client.group, "GROUP", 2)
+        patch.setattr(client._session, "submit_many", second_fails)
         with pytest.raises(gear.DeadlineExceeded, match="2 of 5 trajectories were committed") as caught:
             client.insert_many([rows(3, 10 * k) for k in range(1, 6)])
     assert caught.value.committed == 2
