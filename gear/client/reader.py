@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gear.client.arguments import collectable
+from gear.client.buffers import Buffers
 from gear.client.deadline import left, patiently, until
 from gear.errors import PinLost
+from gear.packing import PackedPlans, steps_of
 from gear.plan import Plan, default_views, item_length, late_columns, make_plan, reach
 from gear.query import Query
 from gear.storage.item_sets import set_number
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from gear.batch import Batch, Selection
+    from gear.batch import Batch, NewBatch, Selection
     from gear.client.loader import Loader
     from gear.transport.base import OpenTable, Service
     from gear.weights import Normalize
@@ -43,15 +45,17 @@ class Reader:
     ----------
     session, table
         The table as `Session.open_table` gave it.
-    new_batch : Plan, [uint8[plan.nbytes]] -> Batch
-        Makes the kind of batch the client's device wants, over memory of its own or what it is given.
+    new_batch : Plan, buffer or None -> Batch
+        Makes the kind of batch the client's device wants.
     """
 
-    def __init__(self, session: Service, table: OpenTable, new_batch: Callable[..., Batch]) -> None:
+    def __init__(self, session: Service, table: OpenTable, new_batch: NewBatch) -> None:
         self._session, self.open, self._new_batch = session, table, new_batch
         self._length = item_length(table.table)
         self._longest = self._length or table.layout.max_length
         self._plans: dict[tuple[tuple[AnyView, ...], int, int], Plan] = {}
+        self._packed: dict[tuple[AnyView, ...], PackedPlans] = {}
+        self._buffers = Buffers()
         self._held: dict[object, float] = {}  # what tells a selection -> deadline
         self._sets: dict[tuple[tuple[str, ...], bool], int] = {}
 
@@ -69,7 +73,7 @@ class Reader:
         if not consumer and self._fixed(query) and self._covered(query, views):
             plan = self.plan(views, query.size, self._length)
             if out is None:
-                batch = self._new_batch(plan)
+                batch = self._new_batch(plan, None)
             else:
                 batch = out
                 batch.reuse(plan)
@@ -205,6 +209,14 @@ class Reader:
             plan = self._plans[key] = make_plan(self.open.layout, views, size, length)
         return plan
 
+    def _packed_plan(self, views: tuple[AnyView, ...], size: int, total: int, longest: int) -> Plan:
+        plans = self._packed.get(views)
+        if plans is None:
+            if len(self._packed) >= MOST_PLANS:
+                self._packed.clear()
+            plans = self._packed[views] = PackedPlans(self.open.layout, views, self._longest)
+        return plans.plan(size, total, longest)
+
     def _wanted(self, query: Query) -> tuple[tuple[AnyView, ...], int]:
         """The views of a query and the number of the set that it draws from."""
         if not query.require and not query.include_open:
@@ -225,6 +237,7 @@ class Reader:
     def forget(self) -> None:
         """Drop the pins, in the child of a fork: they are the parent's."""
         self._held = {}
+        self._buffers.forget()
 
     def _fixed(self, query: Query) -> bool:
         """Whether every batch of the query is laid out alike."""
@@ -254,8 +267,7 @@ class Reader:
         lengths = selection.lengths
         longest = self._length or max(1, int(lengths.max(initial=1)))
         if packed:
-            total = int(np.minimum(lengths, longest).sum(dtype=np.int64))
-            plan = make_plan(self.open.layout, views, len(lengths), longest, total)
+            plan = self._packed_plan(views, len(lengths), steps_of(lengths, longest), longest)
         else:
             plan = self.plan(views, len(lengths), longest)
         if out is None and (memory := self._session.arrived(self.open, selection, plan)) is not None:
@@ -263,7 +275,7 @@ class Reader:
             batch.arrived()
             return batch
         if out is None or out.outgrown(plan):
-            batch = self._new_batch(plan)
+            batch = self._new_batch(plan, self._buffers.take(plan.nbytes) if packed else None)
         else:
             batch = out
             batch.reuse(plan)
