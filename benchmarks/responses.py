@@ -9,7 +9,8 @@ TransferQueue runs in an environment of its own; `benchmarks/.venvs/transferqueu
 
 and left out, which is said, where it is not there. All candidates take turns in every round; each process is asked by
 a line on its standard input and answers with the seconds that it took. A consumer reads each batch and drops it
-before it gets the next one, as a learner does; the reading is not counted. The exit code is 1 only if a result is wrong.
+before it gets the next one, as a learner does; the reading is not counted. The exit code is 1 only if a result is
+wrong.
 """
 
 from __future__ import annotations

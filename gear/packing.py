@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gear.kernels import records as r
-from gear.plan import ALIGN, Field, Plan, make_plan
+from gear.plan import ALIGN, Field, Plan, item_length, make_plan
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from gear.storage.layout import Layout
     from gear.views import AnyView
 
@@ -31,13 +33,16 @@ class PackedPlans:
 
     def __init__(self, layout: Layout, views: tuple[AnyView, ...], longest: int) -> None:
         self._layout, self._views = layout, views
+        self._varying = item_length(layout.table) == 0
         self._one = make_plan(layout, views, 1, longest, 1)
 
-    def plan(self, size: int, total: int, longest: int) -> Plan:
-        """The plan of `size` items of `total` steps together, the longest of which has `longest`."""
-        one = self._one
+    def plan(self, lengths: npt.NDArray[np.int32]) -> Plan:
+        """The plan of items of those lengths, int32[B]."""
+        one, size = self._one, len(lengths)
+        total = int(np.minimum(lengths, one.length).sum(dtype=np.int64))
         if one.viewed:  # what is made on the way has several arrays, and masks
-            return make_plan(self._layout, self._views, size, longest, total)
+            longest = max(1, int(lengths.max(initial=1))) if self._varying else one.length
+            return make_plan(self._layout, self._views, size, min(longest, one.length), total)
         rows, fields, at = one.rows.copy(), [], 0
         targets = []
         for name, shape, dtype, _, nbytes, timed in one.fields:
@@ -49,8 +54,3 @@ class PackedPlans:
         rows[1:, r.TARGET] = targets
         by_name = {field.name: field for field in fields}
         return one._replace(size=size, total=total, rows=rows, fields=tuple(fields), by_name=by_name, nbytes=at)
-
-
-def steps_of(lengths: np.ndarray, longest: int) -> int:
-    """Steps of all items of those lengths, int32[B], each at most `longest`."""
-    return int(np.minimum(lengths, longest).sum(dtype=np.int64))

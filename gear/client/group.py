@@ -89,14 +89,11 @@ class Group:
 
     def __init__(self, port: Port, many: Many, pieces: Pieces) -> None:
         self.port, self._many, self._pieces = port, many, pieces
-        finals = pieces.last & (many.finals is not None)
-        self._needs = (pieces.steps + finals + port.layout.block_steps - 1) // port.layout.block_steps
-        self._ends = np.cumsum(pieces.steps)
-        self._most_steps = max(1, GROUP_BYTES // max(1, sum(c.row_bytes for c in port.codec.step_columns)))
-        flags = np.full(len(pieces.of), WHOLE, np.int32)
-        flags |= np.where(pieces.begin > 0, CONTINUES, 0) | np.where(pieces.last, 0, CONTINUED)
-        flags |= np.where(pieces.last & many.terminated[pieces.of], TERMINATED, 0) | np.where(finals, HAS_FINAL, 0)
-        self._flags = flags
+        rows = pieces.steps if many.finals is None else pieces.steps + pieces.last
+        self._needs = (rows + (port.layout.block_steps - 1)) // port.layout.block_steps
+        self._ends = pieces.steps.cumsum()
+        self._most_steps = max(1, GROUP_BYTES // port.row_bytes)
+        self._flags = _flags(pieces, many)
         self.sequences: list[int] = []
         self._last_pieces: list[int] = []  # pieces up to the end of each trajectory
 
@@ -152,8 +149,8 @@ class Group:
         pieces, entries = self._pieces, np.zeros(stop - first, COMMIT_ENTRY)
         entries["slot"], entries["blocks"] = slots, self._needs[first:stop]
         entries["length"], entries["flags"] = pieces.steps[first:stop], self._flags[first:stop]
-        begin = pieces.begin[first:stop]
-        if begin.any():
+        if len(pieces.of) > len(self._many.lengths):
+            begin = pieces.begin[first:stop]
             entries["before"], entries["follows"] = begin, np.where(begin > 0, -1, 0)
             if begin[0]:
                 entries["follows"][0] = self.sequences[-1]
@@ -183,7 +180,7 @@ class Group:
         many, pieces, rows = self._many, self._pieces, self.port.rows
         arrays, begins = many.rows(pieces, first, stop)
         needs, steps = self._needs[first:stop], pieces.steps[first:stop]
-        at = np.cumsum(needs) - needs
+        at = needs.cumsum() - needs
         spans = np.empty((stop - first, 3), np.int64)
         spans[:, 0], spans[:, 1], spans[:, 2] = begins, steps, at
         rows.scatter(blocks, spans, arrays)
@@ -198,6 +195,18 @@ class Group:
             block = blocks[at[ending] + ordinal]
             for strip, final in zip(rows.strips, many.finals, strict=True):
                 strip[block, row] = 0 if final is None else final[of[ending]]
+
+
+def _flags(pieces: Pieces, many: Many) -> npt.NDArray[np.int32]:
+    """The flags of each piece's entry, int32[P]."""
+    flags = np.full(len(pieces.of), WHOLE, np.int32)
+    if len(pieces.of) > len(many.lengths):
+        flags |= np.where(pieces.begin > 0, CONTINUES, 0) | np.where(pieces.last, 0, CONTINUED)
+    if many.terminated.any():
+        flags[pieces.last & many.terminated[pieces.of]] |= TERMINATED
+    if many.finals is not None:
+        flags[pieces.last] |= HAS_FINAL
+    return flags
 
 
 def joined(

@@ -40,6 +40,7 @@ class LeasePool:
         self._session, self._table = session, table
         self._lock = threading.Lock()
         self._runs: list[list[int]] = []  # [first block, how many], the last one is used first
+        self._loose: list[npt.NDArray[np.int32]] = []  # blocks held that nobody has looked at
         self._slots: list[int] = []
         self._held = 0
         self._ahead = 1
@@ -99,19 +100,24 @@ class LeasePool:
         slots : int32[n], n <= N, one for each trajectory that has its leases.
         blocks : int32[sum of needs[:n]], theirs one behind the other.
         """
-        bounds = np.cumsum(needs)
+        bounds = needs.cumsum()
+        total, count = int(bounds[-1]), len(needs)
         with self._lock:
-            missing = int(bounds[-1]) - self._held, len(needs) - len(self._slots)
-            if max(missing) > 0:
+            missing = total - self._held, count - len(self._slots)
+            if missing[0] > 0 or missing[1] > 0:
                 grant = self._session.lease(self._table, max(0, missing[0]), max(0, missing[1]), timeout)
                 self._slots.extend(grant.slots.tolist())
-                self._add(grant.blocks)
-            n = min(int(np.searchsorted(bounds, self._held, "right")), len(self._slots))
-            if not n:
-                return np.empty(0, np.int32), np.empty(0, np.int32)
-            slots = np.array(self._slots[-n:], np.int32)
-            del self._slots[-n:]
-            return slots, self._cut_all(int(bounds[n - 1]))
+                self._loose.append(grant.blocks)
+                self._held += len(grant.blocks)
+                count = min(count, len(self._slots))
+                if self._held < total:
+                    count = min(count, int(np.searchsorted(bounds, self._held, "right")))
+                if not count:
+                    return np.empty(0, np.int32), np.empty(0, np.int32)
+                total = int(bounds[count - 1])
+            slots = np.array(self._slots[-count:], np.int32)
+            del self._slots[-count:]
+            return slots, self._cut_all(total)
 
     def drain(self, blocks: int, want_slot: bool) -> tuple[int | None, list[int]]:
         """Up to that many blocks, and a slot if wanted and held, without asking for more."""
@@ -139,7 +145,7 @@ class LeasePool:
     def forget(self) -> None:
         """Drop everything without giving it back, in the child of a fork."""
         self._lock = threading.Lock()
-        self._runs, self._slots, self._held, self._ahead = [], [], 0, 1
+        self._runs, self._loose, self._slots, self._held, self._ahead = [], [], [], 0, 1
 
     def _refill(self, blocks: int, slots: int, timeout: float | None) -> bool:
         """Have at least that many, asking for a growing number ahead of need."""
@@ -151,6 +157,13 @@ class LeasePool:
         self._slots.extend(grant.slots.tolist())
         self._add(grant.blocks)
         return self._held >= blocks and len(self._slots) >= slots
+
+    def _sort_loose(self) -> None:
+        """Make runs of the blocks that were only kept as they came."""
+        for blocks in self._loose:
+            self._held -= len(blocks)
+            self._add(blocks)
+        self._loose.clear()
 
     def _add(self, blocks: Blocks) -> None:
         """Add block numbers as runs."""
@@ -170,8 +183,16 @@ class LeasePool:
         self._held += len(falling)
 
     def _cut_all(self, blocks: int) -> npt.NDArray[np.int32]:
-        """Remove that many held blocks, run after run."""
-        parts, left, runs = [], blocks, self._runs
+        """Remove that many held blocks: as they came, then run after run."""
+        loose = self._loose
+        if loose:
+            there = loose[0] if len(loose) == 1 else np.concatenate(loose)
+            self._loose = [there[blocks:]] if len(there) > blocks else []
+            self._held -= min(blocks, len(there))
+            if len(there) >= blocks:
+                return there[:blocks]
+        parts, left, runs = ([there], blocks - len(there), self._runs) if loose else ([], blocks, self._runs)
+        blocks = left
         while left:
             first, count = runs[-1]
             part = min(count, left)
@@ -186,6 +207,7 @@ class LeasePool:
 
     def _cut(self, blocks: int) -> Sequence[int]:
         """Remove that many held blocks: one run if there is a long enough one, else the longest first."""
+        self._sort_loose()
         runs = self._runs
         self._held -= blocks
         for index in range(len(runs) - 1, -1, -1):

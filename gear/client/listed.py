@@ -15,7 +15,7 @@ from gear.client.values import storage_dtype
 from gear.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -74,7 +74,7 @@ def refused(index: int, count: int, error: object) -> DataError:
 def _at_once(codec: Codec, trajectories: Sequence[Mapping[str, Any]]) -> Listed | None:
     """The same without a word of Python for each trajectory; None if there is anything to convert or to refuse."""
     names = len(codec.step_columns) + len(codec.trajectory_columns)
-    if set(map(type, trajectories)) != {dict} or set(map(len, trajectories)) != {names}:
+    if not _all(type, trajectories, dict) or not _all(len, trajectories, names):
         return None
     try:  # as many names as columns, and each column is found: no other names
         steps = [list(map(itemgetter(c.name), trajectories)) for c in codec.step_columns]
@@ -94,22 +94,28 @@ def _at_once(codec: Codec, trajectories: Sequence[Mapping[str, Any]]) -> Listed 
 
 def _fit(column: Column, values: list[Any], lengths: list[int]) -> bool:
     """Whether all values are arrays of the column's own dtype and shape, of these lengths."""
-    if set(map(type, values)) != {np.ndarray} or not _of_dtype(column, values):
+    if not _all(type, values, np.ndarray) or not _of_dtype(column, values):
         return False
     shapes = list(zip(lengths, strict=True)) if not column.shape else [(n, *column.shape) for n in lengths]
     return list(map(_SHAPE, values)) == shapes
 
 
 def _of_dtype(column: Column, values: list[Any]) -> bool:
-    return column.dtype != "bfloat16" and set(map(_DTYPE, values)) == {storage_dtype(column)}
+    return column.dtype != "bfloat16" and _all(_DTYPE, values, storage_dtype(column))
+
+
+def _all(function: Callable[[Any], Any], values: Sequence[Any], expected: object) -> bool:
+    """Whether a function gives the same for all values; no call of Python's for each if it is one of C's."""
+    return list(map(function, values)).count(expected) == len(values)
 
 
 def _stacked(column: Column, values: list[Any]) -> np.ndarray | None:
     """One value per trajectory, all of the column's own dtype and shape, as dtype[N, *shape]."""
     dtype = storage_dtype(column)
-    kinds = set(map(type, values))
-    if kinds != {np.ndarray} and kinds != {dtype.type}:
+    if not _all(type, values, type(values[0])) or type(values[0]) not in (np.ndarray, dtype.type):
         return None
-    if not _of_dtype(column, values) or set(map(_SHAPE, values)) != {column.shape}:
+    if type(values[0]) is np.ndarray and not (_of_dtype(column, values) and _all(_SHAPE, values, column.shape)):
+        return None
+    if column.shape and type(values[0]) is not np.ndarray:
         return None
     return np.array(values, dtype)

@@ -65,6 +65,7 @@ class Port:
         self.max_length = table.layout.max_length
         self.capacity = _capacity(table)
         self.id_keys = id_keys(table)
+        self.row_bytes = max(1, sum(c.row_bytes for c in self.codec.step_columns))
         self._steps = table.layout.block_steps
         self._grouped = table.table.group_size > 0
         self._lock = threading.Lock()

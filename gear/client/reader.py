@@ -14,7 +14,7 @@ from gear.client.arguments import collectable
 from gear.client.buffers import Buffers
 from gear.client.deadline import left, patiently, until
 from gear.errors import PinLost
-from gear.packing import PackedPlans, steps_of
+from gear.packing import PackedPlans
 from gear.plan import Plan, default_views, item_length, late_columns, make_plan, reach
 from gear.query import Query
 from gear.storage.item_sets import set_number
@@ -209,13 +209,13 @@ class Reader:
             plan = self._plans[key] = make_plan(self.open.layout, views, size, length)
         return plan
 
-    def _packed_plan(self, views: tuple[AnyView, ...], size: int, total: int, longest: int) -> Plan:
+    def _packed_plan(self, views: tuple[AnyView, ...], lengths: npt.NDArray[np.int32]) -> Plan:
         plans = self._packed.get(views)
         if plans is None:
             if len(self._packed) >= MOST_PLANS:
                 self._packed.clear()
             plans = self._packed[views] = PackedPlans(self.open.layout, views, self._longest)
-        return plans.plan(size, total, longest)
+        return plans.plan(lengths)
 
     def _wanted(self, query: Query) -> tuple[tuple[AnyView, ...], int]:
         """The views of a query and the number of the set that it draws from."""
@@ -265,10 +265,10 @@ class Reader:
     ) -> Batch | None:
         """The batch of the selection's rows, None if its pin was taken back."""
         lengths = selection.lengths
-        longest = self._length or max(1, int(lengths.max(initial=1)))
         if packed:
-            plan = self._packed_plan(views, len(lengths), steps_of(lengths, longest), longest)
+            plan = self._packed_plan(views, lengths)
         else:
+            longest = self._length or max(1, int(lengths.max(initial=1)))
             plan = self.plan(views, len(lengths), longest)
         if out is None and (memory := self._session.arrived(self.open, selection, plan)) is not None:
             batch = self._new_batch(plan, memory)
