@@ -68,6 +68,7 @@ class Many(NamedTuple):
     versions : int64[N], -1 for the table's; None where the table has none.
     terminated : bool[N].
     finals : dtype[N, *shape] per step column, None for those not given; None without any.
+    ids : int64[N], filled in while they are sent, and by `Group.identify`.
     """
 
     lengths: npt.NDArray[np.int64]
@@ -77,6 +78,7 @@ class Many(NamedTuple):
     versions: npt.NDArray[np.int64] | None
     terminated: npt.NDArray[np.bool_]
     finals: list[np.ndarray | None] | None
+    ids: npt.NDArray[np.int64]
 
 
 class Group:
@@ -95,6 +97,7 @@ class Group:
         self._most_steps = max(1, GROUP_BYTES // port.row_bytes)
         self._flags = _flags(pieces, many)
         self.sequences: list[int] = []
+        self._unnamed: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []  # trajectories, their numbers
         self._last_pieces: list[int] = []  # pieces up to the end of each trajectory
 
     @property
@@ -108,6 +111,13 @@ class Group:
         if self.sequences:
             patiently(self.port.session.wait, self.port.open, self.sequences[-1], timeout=left(deadline))
 
+    def identify(self, deadline: float | None) -> None:
+        """Have the ids of all that was committed in `Many.ids`, if they are not there yet."""
+        if self._unnamed:
+            of, numbers = (np.concatenate(part) for part in zip(*self._unnamed, strict=True))
+            identify = self.port.session.identify
+            self._many.ids[of] = patiently(identify, self.port.open, numbers, timeout=left(deadline))
+
     def withdraw(self) -> int:
         """Take back what is not committed; how many trajectories are, whole."""
         done = self.port.withdraw(self.sequences)
@@ -118,7 +128,7 @@ class Group:
 
         An error gives back the leases of what was not submitted.
         """
-        port = self.port
+        port, pieces = self.port, self._pieces
         before = int(self._ends[first - 1]) if first else 0
         full = int(np.searchsorted(self._ends, before + self._most_steps, "right"))
         stop = min(first + GROUP, max(first + 1, full))
@@ -131,12 +141,19 @@ class Group:
         try:
             self._write(first, stop, slots, blocks)
             entries, priorities = self._entries(first, stop, slots)
+            begun = np.flatnonzero(entries["flags"] & CONTINUES == 0)
+            at = entries["blocks"].cumsum() - entries["blocks"]
+            of, ids = pieces.of[first:stop][begun], port.session.names(port.open, blocks[at[begun]])
+            if ids is not None:
+                self._many.ids[of] = ids
             ours = False
             number = port.submit_many(entries, blocks, priorities, left(deadline))
         except BaseException as error:
             if ours or isinstance(error, DeadlineExceeded):
                 port.pool.put(slots.tolist(), blocks)
             raise
+        if ids is None:
+            self._unnamed.append((of, number + begun))
         ends = len(self.sequences) + 1 + np.flatnonzero(self._pieces.last[first:stop])
         self._last_pieces.extend(ends.tolist())
         self.sequences.extend(range(number, number + len(slots)))

@@ -45,7 +45,8 @@ def insert_many(
     versions: Any,
     timeout: float | None,
     keys: Sequence[Key] | None = None,
-) -> None:
+    wait: bool = True,
+) -> npt.NDArray[np.int64] | None:
     """What `Client.insert_many` does, for one table."""
     deadline = until(timeout)
     first = port.living()[0]
@@ -56,29 +57,34 @@ def insert_many(
         lengths, rows, values = _listed(first, trajectories, held)
     count = len(lengths)
     if not count:
-        return
+        return np.empty(0, np.int64) if wait else None
     if keys is not None or port.table.group_size:
         values.append(_keys(first, keys, count))
     ends = np.full(count, bool(terminated)) if np.ndim(terminated) == 0 else mask("terminated", terminated, count)
     finals = None if final is None else first.codec.finals(final, count)
     raw, numbers = _priorities(first, priorities, lengths), _versions(first, versions, count)
-    many = Many(lengths, rows, values, raw, numbers, ends, finals)
+    many = Many(lengths, rows, values, raw, numbers, ends, finals, np.empty(count, np.int64))
     try:
-        _send(port.living(), many, Pieces.cut(lengths, first.max_length), count, deadline)
+        _send(port.living(), many, Pieces.cut(lengths, first.max_length), wait, deadline)
     finally:
         first.rooms += held
+    return many.ids if wait else None
 
 
-def _send(ports: list[Port], many: Many, pieces: Pieces, count: int, deadline: float | None) -> None:
+def _send(ports: list[Port], many: Many, pieces: Pieces, wait: bool, deadline: float | None) -> None:
     """Commit all pieces, a group to each port in turn; a trajectory's pieces go to one."""
     groups = [Group(one, many, pieces) for one in ports]
-    turn = at = 0
+    turn, at, count = 0, 0, len(many.lengths)
     try:
         while at < len(pieces.of):
             at += groups[turn % len(groups)].send(at, deadline)
             turn += int(pieces.last[at - 1])
+        if not wait:
+            return
         for group in groups:
             group.wait(deadline)
+        for group in groups:
+            group.identify(deadline)
     except DeadlineExceeded as error:
         whole = sum(group.withdraw() for group in groups)
         if whole < count:

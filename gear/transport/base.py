@@ -240,6 +240,16 @@ class Session(Service, Protocol):
         """
         ...
 
+    def names(self, table: OpenTable, blocks: npt.NDArray[np.int32]) -> npt.NDArray[np.int64] | None:
+        """Ids of trajectories whose rows begin in blocks leased to this client; None where only the shard knows."""
+        ...
+
+    def identify(
+        self, table: OpenTable, sequences: npt.NDArray[np.int64], timeout: float | None
+    ) -> npt.NDArray[np.int64]:
+        """Ids of trajectories that this client committed under those numbers; of those that have left, a stale one."""
+        ...
+
     def set_version(self, table: OpenTable, version: int | None, timeout: float | None) -> int:
         """Raise the table's policy version, which never falls; returns it. None only asks."""
         ...

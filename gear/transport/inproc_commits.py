@@ -9,6 +9,7 @@ import numpy as np
 from gear.errors import GearError
 from gear.storage.fields import BEGIN
 from gear.storage.layout import COMMIT_ENTRY
+from gear.storage.names import names_of
 from gear.storage.queue import CommitDone
 from gear.transport.base import NO_SEAM, OpenTable, Seam
 from gear.transport.entries import number
@@ -129,6 +130,14 @@ class CommitsLocally(LocalSession):
             dropped = local.queue.withdraw(local.client, first, last)
             self._changed.notify_all()
             return dropped
+
+    def identify(
+        self, table: OpenTable, sequences: npt.NDArray[np.int64], timeout: float | None
+    ) -> npt.NDArray[np.int64]:
+        """Ids of trajectories that this client committed."""
+        with self._lock:
+            local = self._local(table)
+            return names_of(local.stored, local.client, sequences)
 
     def committed(self, table: OpenTable) -> int:
         """Highest sequence number committed."""

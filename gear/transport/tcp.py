@@ -120,6 +120,10 @@ class TcpSession(RemoteSession):
         assert isinstance(box, StagedOutbox)
         return box
 
+    def names(self, table: OpenTable, blocks: npt.NDArray[np.int32]) -> npt.NDArray[np.int64] | None:
+        """The shard knows: its blocks are not those in which rows are written here."""
+        return None
+
     # Rows that come
 
     def ahead(self, plan: Plan | None, count: int) -> m.Shape | None:
