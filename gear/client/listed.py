@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gear.client.port import Port
     from gear.schema import Column
 
-_DTYPE, _SHAPE = attrgetter("dtype"), attrgetter("shape")
+_DTYPE, _NDIM, _SHAPE = attrgetter("dtype"), attrgetter("ndim"), attrgetter("shape")
 
 
 class Listed(NamedTuple):
@@ -96,8 +96,9 @@ def _fit(column: Column, values: list[Any], lengths: list[int]) -> bool:
     """Whether all values are arrays of the column's own dtype and shape, of these lengths."""
     if not _all(type, values, np.ndarray) or not _of_dtype(column, values):
         return False
-    shapes = list(zip(lengths, strict=True)) if not column.shape else [(n, *column.shape) for n in lengths]
-    return list(map(_SHAPE, values)) == shapes
+    if not column.shape:  # no tuples, which the garbage collector would count
+        return _all(_NDIM, values, 1) and list(map(len, values)) == lengths
+    return list(map(_SHAPE, values)) == [(n, *column.shape) for n in lengths]
 
 
 def _of_dtype(column: Column, values: list[Any]) -> bool:
