@@ -60,7 +60,7 @@ class Peer:
         return time.perf_counter() - start
 
     def get(self, part: str, count: int, total: int) -> tuple[float, int]:
-        start, taken, came = time.perf_counter(), [], 0
+        seconds, start, came, tokens = 0.0, time.perf_counter(), 0, 0
         while came < total:
             meta = self.client.get_meta(
                 data_fields=FIELDS, batch_size=count, partition_id=part, task_name=f"task-{count}"
@@ -68,10 +68,11 @@ class Peer:
             if meta.size == 0:
                 time.sleep(0.001)
                 continue
-            taken.append(self.client.get_data(meta))
-            came += taken[-1].batch_size[0]
-        seconds = time.perf_counter() - start
-        return seconds, sum(int(one["input_ids"].values().sum()) for one in taken)
+            taken = self.client.get_data(meta)
+            seconds += time.perf_counter() - start
+            came, tokens = came + taken.batch_size[0], tokens + int(taken["input_ids"].values().sum())
+            start = time.perf_counter()
+        return seconds, tokens
 
     def clear(self, part: str) -> None:
         self.client.clear_partition(part)

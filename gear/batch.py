@@ -18,9 +18,14 @@ from gear.errors import DataError, InsufficientMemory, ProtocolError
 from gear.weights import Normalize, exponent, importance
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
     from gear.plan import Field, Plan
+
+    NewBatch = Callable[[Plan, "npt.NDArray[np.uint8] | None"], "Batch"]
+    """Makes the kind of batch that a client wants: of a plan, over a buffer or over memory of its own."""
 
 
 NO_NEIGHBOURS = np.empty(0, np.int32)

@@ -173,7 +173,7 @@ def make_plan(layout: Layout, views: tuple[AnyView, ...], size: int, length: int
         If a view names a column that is not there, or asks for what cannot be made of it.
     """
     views = views or default_views(layout.table)
-    viewed = total >= 0 or not all(isinstance(v, View) and v.plain for v in views)
+    viewed = not all(isinstance(v, View) and v.plain for v in views)
     return _Maker(layout, views, size, length, total, viewed).plan()
 
 

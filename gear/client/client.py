@@ -18,9 +18,9 @@ from gear.client.listing import Listing
 from gear.errors import GearError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import TracebackType
 
+    from gear.batch import NewBatch
     from gear.schema import Table
     from gear.transport.base import Service
 
@@ -34,7 +34,7 @@ class Client(Coroutines, Listing):
     wait for ever, a negative one not at all. Use it as a context manager or call `close`.
     """
 
-    def __init__(self, session: Service, new_batch: Callable[..., Batch] = Batch, device: str | None = None) -> None:
+    def __init__(self, session: Service, new_batch: NewBatch = Batch, device: str | None = None) -> None:
         super().__init__(session, new_batch, device)
         _clients.add(self)
 

@@ -1,4 +1,4 @@
-"""Trajectories that are written and submitted together, to one shard: one scatter per column for all of them."""
+"""Trajectories that are written and submitted together, to one shard: a fixed number of calls for all of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gear.client.port import WHOLE
 from gear.client.priorities import item_count
 from gear.errors import DeadlineExceeded
 from gear.storage.fields import CONTINUED, CONTINUES, HAS_FINAL, TERMINATED
-from gear.transport.base import NO_SEAM, Seam
+from gear.storage.layout import COMMIT_ENTRY
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -26,13 +26,33 @@ GROUP_BYTES = 4 << 20
 """Bytes of rows after which a group is full: it should not leave the cache between gathering and writing."""
 
 
-class Part(NamedTuple):
-    """Steps begin..begin + steps of trajectory number `of`, to be committed as one entry."""
+class Pieces(NamedTuple):
+    """What is committed as one entry each: steps begin..begin + steps of trajectory number `of`.
 
-    of: int
-    begin: int
-    steps: int
-    last: bool
+    Attributes
+    ----------
+    of, begin, steps : int64[P].
+    last : bool[P], whether its trajectory ends with it.
+    """
+
+    of: npt.NDArray[np.int64]
+    begin: npt.NDArray[np.int64]
+    steps: npt.NDArray[np.int64]
+    last: npt.NDArray[np.bool_]
+
+    @staticmethod
+    def cut(lengths: npt.NDArray[np.int64], longest: int) -> Pieces:
+        """The pieces of at most `longest` steps of trajectories of those lengths, int64[N], in order."""
+        count = len(lengths)
+        if int(lengths.max(initial=0)) <= longest:
+            return Pieces(np.arange(count), np.zeros(count, np.int64), lengths, np.ones(count, np.bool_))
+        each = -(-lengths // longest)
+        of = np.repeat(np.arange(count), each)
+        ends = np.cumsum(each)
+        begin = (np.arange(len(of)) - (ends - each)[of]) * longest
+        last = np.zeros(len(of), np.bool_)
+        last[ends - 1] = True
+        return Pieces(of, begin, np.minimum(lengths[of] - begin, longest), last)
 
 
 class Many(NamedTuple):
@@ -40,42 +60,45 @@ class Many(NamedTuple):
 
     Attributes
     ----------
-    lengths : steps of each, all >= 1.
-    rows : gives arrays that hold the rows of some pieces, dtype[n, *shape] per step column, and the first row of
-        each piece in them.
-    values : dtype[N, *shape] per per-trajectory column.
+    lengths : int64[N], steps of each, all >= 1.
+    rows : gives arrays that hold the rows of pieces number first..stop-1, dtype[n, *shape] per step column, and the
+        first row of each piece in them, int64[stop - first].
+    values : dtype[N, *shape] per per-trajectory column, and the key of its group where it has one.
+    priorities : None, float64[N] (one for all items of each), or a list of N of what `insert` takes.
+    versions : int64[N], -1 for the table's; None where the table has none.
+    terminated : bool[N].
+    finals : dtype[N, *shape] per step column, None for those not given; None without any.
+    ids : int64[N], filled in while they are sent, and by `Group.identify`.
     """
 
-    lengths: list[int]
-    rows: Callable[[list[Part]], tuple[list[np.ndarray], Sequence[int]]]
+    lengths: npt.NDArray[np.int64]
+    rows: Callable[[Pieces, int, int], tuple[list[np.ndarray], npt.NDArray[np.int64]]]
     values: list[np.ndarray]
+    priorities: Any
+    versions: npt.NDArray[np.int64] | None
+    terminated: npt.NDArray[np.bool_]
+    finals: list[np.ndarray | None] | None
+    ids: npt.NDArray[np.int64]
 
 
 class Group:
-    """Pieces that have their leases and are written and submitted together."""
+    """The pieces that go to one shard.
 
-    def __init__(
-        self,
-        port: Port,
-        many: Many,
-        ends: npt.NDArray[np.bool_],
-        finals: list[np.ndarray | None] | None,
-        priorities: list[Any],
-        versions: list[int | None],
-    ) -> None:
-        self.port = self._port = port
-        self._many, self._ends, self._finals, self._raw = many, ends.tolist(), finals, priorities
-        self._versions = versions
-        self._row_bytes = sum(c.row_bytes for c in port.codec.step_columns)
+    Attributes
+    ----------
+    sequences : the number of each entry that was submitted.
+    """
+
+    def __init__(self, port: Port, many: Many, pieces: Pieces) -> None:
+        self.port, self._many, self._pieces = port, many, pieces
+        rows = pieces.steps if many.finals is None else pieces.steps + pieces.last
+        self._needs = (rows + (port.layout.block_steps - 1)) // port.layout.block_steps
+        self._ends = pieces.steps.cumsum()
+        self._most_steps = max(1, GROUP_BYTES // port.row_bytes)
+        self._flags = _flags(pieces, many)
         self.sequences: list[int] = []
+        self._unnamed: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []  # trajectories, their numbers
         self._last_pieces: list[int] = []  # pieces up to the end of each trajectory
-        self._count = 0
-        self._clear()
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing waits for being submitted."""
-        return not self._pieces
 
     @property
     def sent(self) -> int:
@@ -83,102 +106,145 @@ class Group:
         sent = len(self.sequences)
         return sum(end <= sent for end in self._last_pieces)
 
-    def add_all(self, index: int, length: int, deadline: float | None) -> None:
-        """Add every piece of a trajectory."""
-        port, begin = self._port, 0
-        parts = port.pieces(length) if length > port.max_length else (length,)
-        for steps in parts:
-            self.add(Part(index, begin, steps, begin + steps == length), deadline)
-            begin += steps
-        self._count += len(parts)
-        self._last_pieces.append(self._count)
-
     def wait(self, deadline: float | None) -> None:
         """Wait until all that was submitted is committed."""
         if self.sequences:
-            patiently(self._port.session.wait, self._port.open, self.sequences[-1], timeout=left(deadline))
+            patiently(self.port.session.wait, self.port.open, self.sequences[-1], timeout=left(deadline))
+
+    def identify(self, deadline: float | None) -> None:
+        """Have the ids of all that was committed in `Many.ids`, if they are not there yet."""
+        if self._unnamed:
+            of, numbers = (np.concatenate(part) for part in zip(*self._unnamed, strict=True))
+            identify = self.port.session.identify
+            self._many.ids[of] = patiently(identify, self.port.open, numbers, timeout=left(deadline))
 
     def withdraw(self) -> int:
         """Take back what is not committed; how many trajectories are, whole."""
-        done = self._port.withdraw(self.sequences)
+        done = self.port.withdraw(self.sequences)
         return sum(end <= done for end in self._last_pieces)
 
-    def give_back(self) -> None:
-        """Return the leases of what was not submitted."""
-        self._port.pool.put(self._slots, self._blocks)
-        self._clear()
+    def send(self, first: int, deadline: float | None) -> int:
+        """Write and submit pieces from number `first` on, as many as a group takes and leases are there; how many.
 
-    def _clear(self) -> None:
-        self._pieces: list[Part] = []
-        self._slots: list[int] = []
-        self._blocks: list[int] = []
-        self._at: list[int] = []  # where each piece's blocks begin
-        self._bytes = 0
-
-    def add(self, piece: Part, deadline: float | None) -> None:
-        """Lease what the piece needs; the group goes first where there is nothing left or it is full."""
-        port = self._port
-        need = port.layout.blocks_for(piece.steps + (piece.last and self._finals is not None))
-        taken = port.pool.take(need, left(deadline))
-        if taken is None:
-            self.submit(deadline)
-            taken = port.pool.take(need, left(deadline)) or port.allocate(need, left(deadline))
-        self._pieces.append(piece)
-        self._slots.append(taken[0])
-        self._at.append(len(self._blocks))
-        self._blocks.extend(taken[1])
-        self._bytes += piece.steps * self._row_bytes
-        if len(self._pieces) == GROUP or self._bytes >= GROUP_BYTES:
-            self.submit(deadline)
-
-    def submit(self, deadline: float | None) -> None:
-        """Write the rows of the group and queue its commits; an error gives back what was not queued."""
-        port, pieces, slots, blocks = self._port, self._pieces, self._slots, self._blocks
-        bounds = [*self._at, len(blocks)]
-        queued = 0
+        An error gives back the leases of what was not submitted.
+        """
+        port, pieces = self.port, self._pieces
+        before = int(self._ends[first - 1]) if first else 0
+        full = int(np.searchsorted(self._ends, before + self._most_steps, "right"))
+        stop = min(first + GROUP, max(first + 1, full))
+        slots, blocks = port.pool.take_many(self._needs[first:stop], left(deadline))
+        if not len(slots):
+            slot, chain = port.allocate(int(self._needs[first]), left(deadline))
+            slots, blocks = np.array([slot], np.int32), np.array(chain, np.int32)
+        stop = first + len(slots)
+        ours = True  # until the shard has them: what it refuses it takes back itself
         try:
-            self._write()
-            for number, piece in enumerate(pieces):
-                flags = WHOLE | (CONTINUES if piece.begin else 0) | (0 if piece.last else CONTINUED)
-                if piece.last:
-                    flags |= (TERMINATED if self._ends[piece.of] else 0) | (HAS_FINAL if self._finals else 0)
-                chain = blocks[bounds[number] : bounds[number + 1]]
-                priority = self._priority(piece)
-                queued = number + 1  # until the shard has it: what it refuses it takes back itself
-                seam = Seam(piece.begin, self.sequences[-1]) if piece.begin else NO_SEAM
-                given = (priority, left(deadline), self._versions[piece.of], seam)
-                self.sequences.append(port.submit(slots[number], chain, piece.steps, flags, *given))
+            self._write(first, stop, slots, blocks)
+            entries, priorities = self._entries(first, stop, slots)
+            begun = np.flatnonzero(entries["flags"] & CONTINUES == 0)
+            at = entries["blocks"].cumsum() - entries["blocks"]
+            of, ids = pieces.of[first:stop][begun], port.session.names(port.open, blocks[at[begun]])
+            if ids is not None:
+                self._many.ids[of] = ids
+            ours = False
+            number = port.submit_many(entries, blocks, priorities, left(deadline))
         except BaseException as error:
-            queued -= isinstance(error, DeadlineExceeded)
-            port.pool.put(slots[queued:], blocks[bounds[queued] :])
+            if ours or isinstance(error, DeadlineExceeded):
+                port.pool.put(slots.tolist(), blocks)
             raise
-        finally:
-            self._clear()
+        if ids is None:
+            self._unnamed.append((of, number + begun))
+        ends = len(self.sequences) + 1 + np.flatnonzero(self._pieces.last[first:stop])
+        self._last_pieces.extend(ends.tolist())
+        self.sequences.extend(range(number, number + len(slots)))
+        return len(slots)
 
-    def _write(self) -> None:
-        pieces, rows = self._pieces, self._port.rows
-        if not pieces:
-            return
-        arrays, begins = self._many.rows(pieces)
-        spans = np.empty((len(pieces), 3), np.int64)
-        spans[:, 0], spans[:, 1], spans[:, 2] = begins, [p.steps for p in pieces], self._at
-        rows.scatter(np.array(self._blocks, np.int32), spans, arrays)
-        of = [p.of for p in pieces]
-        for place, value in zip(rows.values, self._many.values, strict=True):
-            place[self._slots] = value[of]
-        if self._finals is not None:
-            steps = self._port.layout.block_steps
-            ending = [k for k, p in enumerate(pieces) if p.last]
-            block = [self._blocks[self._at[k] + pieces[k].steps // steps] for k in ending]
-            row, index = [pieces[k].steps % steps for k in ending], [pieces[k].of for k in ending]
-            for strip, final in zip(rows.strips, self._finals, strict=True):
-                strip[block, row] = 0 if final is None else final[index]
+    def _entries(
+        self, first: int, stop: int, slots: npt.NDArray[np.int32]
+    ) -> tuple[npt.NDArray[np.void], npt.NDArray[np.float64]]:
+        """The entries of pieces first..stop-1 but for their numbers, and the priorities that they name."""
+        pieces, entries = self._pieces, np.zeros(stop - first, COMMIT_ENTRY)
+        entries["slot"], entries["blocks"] = slots, self._needs[first:stop]
+        entries["length"], entries["flags"] = pieces.steps[first:stop], self._flags[first:stop]
+        if len(pieces.of) > len(self._many.lengths):
+            begin = pieces.begin[first:stop]
+            entries["before"], entries["follows"] = begin, np.where(begin > 0, -1, 0)
+            if begin[0]:
+                entries["follows"][0] = self.sequences[-1]
+        raw = self._many.priorities
+        if raw is None:
+            return entries, np.empty(0, np.float64)
+        if isinstance(raw, np.ndarray):
+            entries["priorities"] = 1
+            return entries, raw[pieces.of[first:stop]]
+        given = [self._priority(number) for number in range(first, stop)]
+        entries["priorities"] = [len(one) for one in given]
+        return entries, np.concatenate(given)
 
-    def _priority(self, piece: Part) -> Any:
-        """Of the piece: one number, or its share of one per item."""
-        raw = self._raw[piece.of]
+    def _priority(self, piece: int) -> npt.NDArray[np.float64]:
+        """Of the piece: none, one number, or its share of one per item."""
+        raw = self._many.priorities[self._pieces.of[piece]]
+        if raw is None:
+            return np.empty(0, np.float64)
         if not isinstance(raw, np.ndarray):
-            return raw
-        table, longest = self._port.table, self._port.max_length
-        before = piece.begin // longest * item_count(table, longest)
-        return raw[before : before + item_count(table, piece.steps)]
+            return np.array([raw], np.float64)
+        table, longest = self.port.table, self.port.max_length
+        before = int(self._pieces.begin[piece]) // longest * item_count(table, longest)
+        return raw[before : before + item_count(table, int(self._pieces.steps[piece]))]
+
+    def _write(self, first: int, stop: int, slots: npt.NDArray[np.int32], blocks: npt.NDArray[np.int32]) -> None:
+        """Write rows, final rows and values of pieces first..stop-1 to their leases."""
+        many, pieces, rows = self._many, self._pieces, self.port.rows
+        arrays, begins = many.rows(pieces, first, stop)
+        needs, steps = self._needs[first:stop], pieces.steps[first:stop]
+        at = needs.cumsum() - needs
+        spans = np.empty((stop - first, 3), np.int64)
+        spans[:, 0], spans[:, 1], spans[:, 2] = begins, steps, at
+        rows.scatter(blocks, spans, arrays)
+        of = pieces.of[first:stop]
+        for place, value in zip(rows.values, many.values, strict=True):
+            place[slots] = value[of]
+        if rows.versions is not None:
+            rows.versions[slots] = -1 if many.versions is None else many.versions[of]
+        if many.finals is not None:
+            ending = np.flatnonzero(pieces.last[first:stop])
+            ordinal, row = np.divmod(steps[ending], rows.block_steps)
+            block = blocks[at[ending] + ordinal]
+            for strip, final in zip(rows.strips, many.finals, strict=True):
+                strip[block, row] = 0 if final is None else final[of[ending]]
+
+
+def _flags(pieces: Pieces, many: Many) -> npt.NDArray[np.int32]:
+    """The flags of each piece's entry, int32[P]."""
+    flags = np.full(len(pieces.of), WHOLE, np.int32)
+    if len(pieces.of) > len(many.lengths):
+        flags |= np.where(pieces.begin > 0, CONTINUES, 0) | np.where(pieces.last, 0, CONTINUED)
+    if many.terminated.any():
+        flags[pieces.last & many.terminated[pieces.of]] |= TERMINATED
+    if many.finals is not None:
+        flags[pieces.last] |= HAS_FINAL
+    return flags
+
+
+def joined(
+    columns: Sequence[Sequence[np.ndarray]], room: list[np.ndarray], pieces: Pieces, first: int, stop: int
+) -> tuple[list[np.ndarray], npt.NDArray[np.int64]]:
+    """Rows of pieces first..stop-1, one behind the other, and where each begins: what `Many.rows` gives.
+
+    Parameters
+    ----------
+    columns : per step column, the rows of each trajectory, dtype[T, *shape].
+    room : per step column, an array that is used again and again: fresh pages are slow.
+    """
+    steps = pieces.steps[first:stop]
+    ends = np.cumsum(steps)
+    total = int(ends[-1])
+    if total > len(room[0]):
+        room[:] = [np.empty((total + total // 4, *a.shape[1:]), a.dtype) for a in room]
+    if len(pieces.of) == len(columns[0]):  # each is whole
+        parts = [column[first:stop] for column in columns]
+    else:
+        which = slice(first, stop)
+        places = list(zip(pieces.of[which].tolist(), pieces.begin[which].tolist(), steps.tolist(), strict=True))
+        parts = [[column[of][begin : begin + n] for of, begin, n in places] for column in columns]
+    return [np.concatenate(part, out=a[:total]) for part, a in zip(parts, room, strict=True)], ends - steps

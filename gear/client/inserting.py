@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+import numpy as np
+
 from gear.client import arguments as check
 from gear.client.autoreset import autoreset_mode
 from gear.client.deadline import left, until
@@ -13,6 +15,8 @@ from gear.errors import SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy.typing as npt
 
     from gear.client.port import Priority
     from gear.client.vector import VectorWriter
@@ -85,9 +89,10 @@ class Inserting(State):
         terminated: Any = False,
         final: Mapping[str, Any] | None = None,
         versions: Any = None,
+        wait: bool = True,
         timeout: float | None = None,
         groups: Sequence[Key] | None = None,
-    ) -> None:
+    ) -> npt.NDArray[np.int64] | None:
         """Insert N whole trajectories, pipelined; each is committed by itself, in order.
 
         Parameters
@@ -104,8 +109,16 @@ class Inserting(State):
             Last values of any per-step columns, [N, *shape].
         versions : int or int[N], optional
             As `insert` takes each.
+        wait : bool
+            Return when all are committed; False queues them behind a bounded window, see `flush`.
         groups : sequence of N keys, optional
             As `insert` takes each.
+
+        Returns
+        -------
+        int64[N] or None
+            If waited for, an id of each trajectory, of the item that begins with its first row: for `fill`,
+            `select(ids=...)` and `update_priorities`, without a draw in between.
 
         Raises
         ------
@@ -115,12 +128,13 @@ class Inserting(State):
             Its message and its attribute `committed` say how many were committed; the others were not.
         """
         timeout = check.seconds(timeout)
-        if len(trajectories):
-            from gear.client.packed import insert_many
+        if not len(trajectories):
+            return np.empty(0, np.int64) if wait else None
+        from gear.client.packed import insert_many
 
-            example = None if isinstance(trajectories, Mapping) else trajectories[0]
-            port = self._tables.port(table, timeout, example)
-            insert_many(port, trajectories, offsets, priorities, terminated, final, versions, timeout, groups)
+        example = None if isinstance(trajectories, Mapping) else trajectories[0]
+        port = self._tables.port(table, timeout, example)
+        return insert_many(port, trajectories, offsets, priorities, terminated, final, versions, timeout, groups, wait)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything that was inserted or written without waiting is committed.

@@ -17,7 +17,11 @@ from gear.storage.layout import Grant
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    import numpy.typing as npt
+
     from gear.transport.base import OpenTable, Session
+
+    Blocks = Sequence[int] | npt.NDArray[np.int32]
 
 MOST_AHEAD = 128
 """Trajectories' worth of leases that a busy client keeps at most."""
@@ -36,6 +40,7 @@ class LeasePool:
         self._session, self._table = session, table
         self._lock = threading.Lock()
         self._runs: list[list[int]] = []  # [first block, how many], the last one is used first
+        self._loose: list[npt.NDArray[np.int32]] = []  # blocks held that nobody has looked at
         self._slots: list[int] = []
         self._held = 0
         self._ahead = 1
@@ -80,13 +85,47 @@ class LeasePool:
         with self._lock:
             return self._cut(blocks) if self._refill(blocks, 0, timeout) else None
 
+    def take_many(
+        self, needs: npt.NDArray[np.int64], timeout: float | None
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """Leases for as many trajectories, from the first on, as there are: (slots, blocks).
+
+        Parameters
+        ----------
+        needs : int64[N]
+            Blocks that each trajectory takes, at least one.
+
+        Returns
+        -------
+        slots : int32[n], n <= N, one for each trajectory that has its leases.
+        blocks : int32[sum of needs[:n]], theirs one behind the other.
+        """
+        bounds = needs.cumsum()
+        total, count = int(bounds[-1]), len(needs)
+        with self._lock:
+            missing = total - self._held, count - len(self._slots)
+            if missing[0] > 0 or missing[1] > 0:
+                grant = self._session.lease(self._table, max(0, missing[0]), max(0, missing[1]), timeout)
+                self._slots.extend(grant.slots.tolist())
+                self._loose.append(grant.blocks)
+                self._held += len(grant.blocks)
+                count = min(count, len(self._slots))
+                if self._held < total:
+                    count = min(count, int(np.searchsorted(bounds, self._held, "right")))
+                if not count:
+                    return np.empty(0, np.int32), np.empty(0, np.int32)
+                total = int(bounds[count - 1])
+            slots = np.array(self._slots[-count:], np.int32)
+            del self._slots[-count:]
+            return slots, self._cut_all(total)
+
     def drain(self, blocks: int, want_slot: bool) -> tuple[int | None, list[int]]:
         """Up to that many blocks, and a slot if wanted and held, without asking for more."""
         with self._lock:
             slot = self._slots.pop() if want_slot and self._slots else None
             return slot, list(self._cut(min(blocks, self._held)))
 
-    def put(self, slots: Iterable[int], blocks: Iterable[int]) -> None:
+    def put(self, slots: Iterable[int], blocks: Blocks) -> None:
         """Take back leases that were not used."""
         with self._lock:
             self._slots.extend(slots)
@@ -106,7 +145,7 @@ class LeasePool:
     def forget(self) -> None:
         """Drop everything without giving it back, in the child of a fork."""
         self._lock = threading.Lock()
-        self._runs, self._slots, self._held, self._ahead = [], [], 0, 1
+        self._runs, self._loose, self._slots, self._held, self._ahead = [], [], [], 0, 1
 
     def _refill(self, blocks: int, slots: int, timeout: float | None) -> bool:
         """Have at least that many, asking for a growing number ahead of need."""
@@ -116,23 +155,59 @@ class LeasePool:
         grant = self._session.lease(self._table, blocks * ahead, max(slots, ahead), timeout)
         self._ahead = min(2 * ahead, MOST_AHEAD)
         self._slots.extend(grant.slots.tolist())
-        self._add(grant.blocks.tolist())
+        self._add(grant.blocks)
         return self._held >= blocks and len(self._slots) >= slots
 
-    def _add(self, blocks: Iterable[int]) -> None:
+    def _sort_loose(self) -> None:
+        """Make runs of the blocks that were only kept as they came."""
+        for blocks in self._loose:
+            self._held -= len(blocks)
+            self._add(blocks)
+        self._loose.clear()
+
+    def _add(self, blocks: Blocks) -> None:
         """Add block numbers as runs."""
         runs = self._runs
-        for block in sorted(blocks, reverse=True):
-            # Taken from the end of the list and cut from the front of a run: numbers rise again in use.
-            if runs and runs[-1][0] == block + 1:
-                runs[-1][0] = block
-                runs[-1][1] += 1
+        if not len(blocks):
+            return
+        falling = np.sort(np.asarray(blocks, np.int64))[::-1]
+        breaks = np.flatnonzero(np.diff(falling) != -1) + 1
+        firsts, lasts = [0, *breaks.tolist()], [*breaks.tolist(), len(falling)]
+        lowest = falling[np.array(lasts) - 1].tolist()
+        # Taken from the end of the list and cut from the front of a run: numbers rise again in use.
+        added = [[low, last - first] for low, first, last in zip(lowest, firsts, lasts, strict=True)]
+        if runs and runs[-1][0] == falling[0] + 1:
+            runs[-1][0] = added[0][0]
+            runs[-1][1] += added.pop(0)[1]
+        runs += added
+        self._held += len(falling)
+
+    def _cut_all(self, blocks: int) -> npt.NDArray[np.int32]:
+        """Remove that many held blocks: as they came, then run after run."""
+        loose = self._loose
+        if loose:
+            there = loose[0] if len(loose) == 1 else np.concatenate(loose)
+            self._loose = [there[blocks:]] if len(there) > blocks else []
+            self._held -= min(blocks, len(there))
+            if len(there) >= blocks:
+                return there[:blocks]
+        parts, left, runs = ([there], blocks - len(there), self._runs) if loose else ([], blocks, self._runs)
+        blocks = left
+        while left:
+            first, count = runs[-1]
+            part = min(count, left)
+            parts.append(np.arange(first, first + part, dtype=np.int32))
+            if part == count:
+                runs.pop()
             else:
-                runs.append([block, 1])
-            self._held += 1
+                runs[-1] = [first + part, count - part]
+            left -= part
+        self._held -= blocks
+        return np.concatenate(parts)
 
     def _cut(self, blocks: int) -> Sequence[int]:
         """Remove that many held blocks: one run if there is a long enough one, else the longest first."""
+        self._sort_loose()
         runs = self._runs
         self._held -= blocks
         for index in range(len(runs) - 1, -1, -1):

@@ -9,8 +9,9 @@ from gear.client.arguments import seconds
 from gear.client.client import Client
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
+    from gear.batch import NewBatch
     from gear.schema import Table
 
 
@@ -62,7 +63,7 @@ def embedded(tables: Sequence[Table] = (), *, device: str | None = None) -> Clie
     return Client(InprocSession(tables), new_batch, device)
 
 
-def _batches(device: str | None) -> Callable[..., Batch]:
+def _batches(device: str | None) -> NewBatch:
     if device is None:
         return Batch
     from gear.client.tensors import tensor_batches

@@ -7,8 +7,7 @@ leases for. Each is committed by itself, in order, exactly as one inserted alone
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,17 +15,24 @@ import numpy as np
 from gear.client import arguments as check
 from gear.client.deadline import until
 from gear.client.ends import mask
-from gear.client.group import Group, Many, Part
+from gear.client.group import Group, Many, Pieces, joined
+from gear.client.listed import listed, refused
 from gear.client.priorities import as_priorities
 from gear.errors import ConnectionLost, DataError, DeadlineExceeded, GearError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from gear.client.encode import Encoded
     from gear.client.port import Port, Priority
     from gear.client.spread import Spread
     from gear.grouping import Key
+
+    Rows = tuple[
+        npt.NDArray[np.int64],
+        Callable[[Pieces, int, int], tuple[list[np.ndarray], npt.NDArray[np.int64]]],
+        list[np.ndarray],
+    ]
+    """Lengths, rows and values of trajectories, as `Many` has them."""
 
 
 def insert_many(
@@ -39,30 +45,46 @@ def insert_many(
     versions: Any,
     timeout: float | None,
     keys: Sequence[Key] | None = None,
-) -> None:
+    wait: bool = True,
+) -> npt.NDArray[np.int64] | None:
     """What `Client.insert_many` does, for one table."""
     deadline = until(timeout)
     first = port.living()[0]
-    many = _packed(first, trajectories, offsets) if isinstance(trajectories, Mapping) else _listed(first, trajectories)
-    count = len(many.lengths)
+    held: list[list[np.ndarray]] = []
+    if isinstance(trajectories, Mapping):
+        lengths, rows, values = _packed(first, trajectories, offsets)
+    else:
+        lengths, rows, values = _listed(first, trajectories, held)
+    count = len(lengths)
     if not count:
-        return
+        return np.empty(0, np.int64) if wait else None
     if keys is not None or port.table.group_size:
-        many.values.append(_keys(first, keys, count))
+        values.append(_keys(first, keys, count))
     ends = np.full(count, bool(terminated)) if np.ndim(terminated) == 0 else mask("terminated", terminated, count)
     finals = None if final is None else first.codec.finals(final, count)
-    raw, numbers = _priorities(first, priorities, many.lengths), _versions(first, versions, count)
-    groups = [Group(one, many, ends, finals, raw, numbers) for one in port.living()]
-    turn = 0
+    raw, numbers = _priorities(first, priorities, lengths), _versions(first, versions, count)
+    many = Many(lengths, rows, values, raw, numbers, ends, finals, np.empty(count, np.int64))
     try:
-        for index, length in enumerate(many.lengths):
-            group = groups[turn % len(groups)]
-            group.add_all(index, length, deadline)
-            turn += group.empty  # it has just been submitted: the next one goes to the next shard
-        for group in groups:
-            group.submit(deadline)
+        _send(port.living(), many, Pieces.cut(lengths, first.max_length), wait, deadline)
+    finally:
+        first.rooms += held
+    return many.ids if wait else None
+
+
+def _send(ports: list[Port], many: Many, pieces: Pieces, wait: bool, deadline: float | None) -> None:
+    """Commit all pieces, a group to each port in turn; a trajectory's pieces go to one."""
+    groups = [Group(one, many, pieces) for one in ports]
+    turn, at, count = 0, 0, len(many.lengths)
+    try:
+        while at < len(pieces.of):
+            at += groups[turn % len(groups)].send(at, deadline)
+            turn += int(pieces.last[at - 1])
+        if not wait:
+            return
         for group in groups:
             group.wait(deadline)
+        for group in groups:
+            group.identify(deadline)
     except DeadlineExceeded as error:
         whole = sum(group.withdraw() for group in groups)
         if whole < count:
@@ -78,9 +100,6 @@ def insert_many(
             with contextlib.suppress(GearError):
                 group.withdraw()
         raise
-    finally:
-        for group in groups:
-            group.give_back()
 
 
 def _lost(groups: list[Group], count: int, deadline: float | None) -> ConnectionLost:
@@ -100,7 +119,7 @@ def _lost(groups: list[Group], count: int, deadline: float | None) -> Connection
     return lost
 
 
-def _packed(port: Port, values: Mapping[str, Any], offsets: Any) -> Many:
+def _packed(port: Port, values: Mapping[str, Any], offsets: Any) -> Rows:
     """Columns that hold all trajectories behind each other."""
     if offsets is None:
         raise DataError(
@@ -108,68 +127,67 @@ def _packed(port: Port, values: Mapping[str, Any], offsets: Any) -> Many:
             "begins; or give a list of trajectories"
         )
     bounds, arrays, rows = port.codec.packed(values, offsets)
-    starts, lengths = bounds.tolist(), np.diff(bounds).tolist()
-    for index, length in enumerate(lengths):
-        try:
-            port.pieces(length)
-        except DataError as error:
-            raise _refused(index, len(lengths), error) from None
+    starts, lengths = bounds[:-1], np.diff(bounds)
+    if int(lengths.max(initial=0)) > port.max_length:
+        for index, length in enumerate(lengths.tolist()):
+            try:
+                port.pieces(length)
+            except DataError as error:
+                raise refused(index, len(lengths), error) from None
     arrays = [np.ascontiguousarray(array) for array in arrays]
-    return Many(lengths, lambda pieces: (arrays, [starts[p.of] + p.begin for p in pieces]), rows)
+
+    def place(pieces: Pieces, first: int, stop: int) -> tuple[list[np.ndarray], npt.NDArray[np.int64]]:
+        return arrays, starts[pieces.of[first:stop]] + pieces.begin[first:stop]
+
+    return lengths, place, rows
 
 
-def _listed(port: Port, trajectories: Sequence[Mapping[str, Any]]) -> Many:
-    """Trajectories of their own, joined when they are written."""
-    encoded: list[Encoded] = []
-    for index, trajectory in enumerate(trajectories):
-        try:
-            encoded.append(port.codec.trajectory(trajectory))
-            port.pieces(encoded[-1].steps)
-        except DataError as error:
-            raise _refused(index, len(trajectories), error) from None
-
-    room = [a[:0] for a in encoded[0].arrays] if encoded else []  # used again and again: fresh pages are slow
-
-    def rows(pieces: list[Part]) -> tuple[list[np.ndarray], Sequence[int]]:
-        total = sum(p.steps for p in pieces)
-        if total > len(room[0]):
-            room[:] = [np.empty((total, *a.shape[1:]), a.dtype) for a in room]
-        parts = [
-            e.arrays if p.steps == e.steps else [a[p.begin : p.begin + p.steps] for a in e.arrays]
-            for p, e in ((p, encoded[p.of]) for p in pieces)
-        ]
-        joined = [np.concatenate(c, out=a[:total]) for c, a in zip(zip(*parts, strict=True), room, strict=True)]
-        return joined, list(accumulate((p.steps for p in pieces[:-1]), initial=0))
-
-    columns = zip(*(one.rows for one in encoded), strict=True)
-    return Many([one.steps for one in encoded], rows, [np.stack(column) for column in columns])
+def _listed(port: Port, trajectories: Sequence[Mapping[str, Any]], held: list[list[np.ndarray]]) -> Rows:
+    """Trajectories of their own, joined when they are written; `held`: the memory for that, the port's again later."""
+    lengths, columns, values = listed(port, trajectories)
+    if not len(lengths):
+        return lengths, _nothing, values
+    try:
+        room = port.rooms.pop()
+    except IndexError:
+        room = [column[0][:0] for column in columns]
+    held.append(room)
+    return lengths, lambda pieces, first, stop: joined(columns, room, pieces, first, stop), values
 
 
-def _versions(port: Port, given: Any, count: int) -> list[int | None]:
+def _nothing(pieces: Pieces, first: int, stop: int) -> tuple[list[np.ndarray], npt.NDArray[np.int64]]:
+    return [], np.empty(0, np.int64)
+
+
+def _versions(port: Port, given: Any, count: int) -> npt.NDArray[np.int64] | None:
     """The policy version of each trajectory, None for the table's."""
     if given is None:
-        return [None] * count
-    each = np.broadcast_to(np.asarray(given), (count,)) if np.ndim(given) == 0 else np.asarray(given)
+        return None
+    if np.ndim(given) == 0:
+        number = check.version_of(port.table, given)
+        return np.full(count, -1 if number is None else number)
+    each = np.asarray(given)
     if each.shape != (count,):
         raise DataError(f"insert_many: expected {count} versions, one per trajectory, got {list(each.shape)}")
-    return [check.version_of(port.table, version) for version in each.tolist()]
+    numbers = [check.version_of(port.table, version) for version in each.tolist()]
+    return np.array([-1 if number is None else number for number in numbers], np.int64)
 
 
-def _priorities(port: Port, given: Any, lengths: list[int]) -> list[Priority]:
-    """Per trajectory: None, one number for all its items, or one each."""
+def _priorities(port: Port, given: Any, lengths: npt.NDArray[np.int64]) -> Any:
+    """Nothing, float64[N], or per trajectory: None, one number for all its items, or one each."""
     count = len(lengths)
     if given is None:
-        return [None] * count
+        return None
     if len(given) != count:
         raise DataError(f"insert_many: expected {count} priorities, one per trajectory, got {len(given)}")
     if not isinstance(given, (list, tuple)) or all(isinstance(one, (int, float)) for one in given):
-        return as_priorities(given, count).tolist()  # type: ignore[no-any-return]
+        return as_priorities(given, count)
     checked: list[Priority] = []
-    for index, (one, steps) in enumerate(zip(given, lengths, strict=True)):
+    for index, (one, steps) in enumerate(zip(given, lengths.tolist(), strict=True)):
         try:
             checked.append(None if one is None else port.priorities(one, steps))
         except DataError as error:
-            raise _refused(index, count, error) from None
+            raise refused(index, count, error) from None
     return checked
 
 
@@ -180,7 +198,3 @@ def _keys(port: Port, groups: Sequence[Key] | None, count: int) -> npt.NDArray[n
         port.group_key(None if groups is None else 0)
         raise DataError(f"insert_many: expected {count} keys of groups, one per trajectory, got {got}")
     return np.stack([port.group_key(key) for key in (groups.tolist() if isinstance(groups, np.ndarray) else groups)])
-
-
-def _refused(index: int, count: int, error: object) -> DataError:
-    return DataError(f"trajectory {index} of {count}: {error}; nothing was inserted")

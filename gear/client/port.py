@@ -65,9 +65,11 @@ class Port:
         self.max_length = table.layout.max_length
         self.capacity = _capacity(table)
         self.id_keys = id_keys(table)
+        self.row_bytes = max(1, sum(c.row_bytes for c in self.codec.step_columns))
         self._steps = table.layout.block_steps
         self._grouped = table.table.group_size > 0
         self._lock = threading.Lock()
+        self.rooms: list[list[np.ndarray]] = []  # memory in which `insert_many` joins the rows of its trajectories
         self.shard: int | None = None  # where the table lies on several: errors name it
         self._last = 0
         self._withdrawn: list[tuple[int, int]] = []  # first and last of the numbers that nobody waits for any more
@@ -154,6 +156,19 @@ class Port:
             if sequence > self._last:
                 self._last = sequence
         return sequence
+
+    def submit_many(
+        self,
+        entries: npt.NDArray[np.void],
+        blocks: npt.NDArray[np.int32],
+        priorities: npt.NDArray[np.float64],
+        timeout: float | None,
+    ) -> int:
+        """Queue whole trajectories at once and remember them for `flush`; the number of the first."""
+        first = patiently(self.session.submit_many, self.open, entries, blocks, priorities, timeout=timeout)
+        with self._lock:
+            self._last = max(self._last, first + len(entries) - 1)
+        return first
 
     def allocate(self, count: int, timeout: float | None, slot: int | None = None) -> tuple[int, list[int]]:
         """A slot (or the one there is) and `count` blocks for a commit; the table evicts for them where it must."""

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gear.client.arguments import collectable
+from gear.client.buffers import Buffers
 from gear.client.deadline import left, patiently, until
 from gear.errors import PinLost
+from gear.packing import PackedPlans
 from gear.plan import Plan, default_views, item_length, late_columns, make_plan, reach
 from gear.query import Query
 from gear.storage.item_sets import set_number
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from gear.batch import Batch, Selection
+    from gear.batch import Batch, NewBatch, Selection
     from gear.client.loader import Loader
     from gear.transport.base import OpenTable, Service
     from gear.weights import Normalize
@@ -61,15 +63,17 @@ class Reader:
     ----------
     session, table
         The table as `Session.open_table` gave it.
-    new_batch : Plan, [uint8[plan.nbytes]] -> Batch
-        Makes the kind of batch the client's device wants, over memory of its own or what it is given.
+    new_batch : Plan, buffer or None -> Batch
+        Makes the kind of batch the client's device wants.
     """
 
-    def __init__(self, session: Service, table: OpenTable, new_batch: Callable[..., Batch]) -> None:
+    def __init__(self, session: Service, table: OpenTable, new_batch: NewBatch) -> None:
         self._session, self.open, self._new_batch = session, table, new_batch
         self._length = item_length(table.table)
         self._longest = self._length or table.layout.max_length
         self._plans: dict[tuple[tuple[AnyView, ...], int, int], Plan] = {}
+        self._packed: dict[tuple[AnyView, ...], PackedPlans] = {}
+        self._buffers = Buffers()
         self._held: dict[object, float] = {}  # what tells a selection -> deadline
         self._sets: dict[tuple[tuple[str, ...], bool], int] = {}
         self._last: _Planned | None = None
@@ -89,7 +93,7 @@ class Reader:
             plan, which = planned.plan, planned.wanted.which
             assert plan is not None
             if out is None:
-                batch = self._new_batch(plan)
+                batch = self._new_batch(plan, None)
             else:
                 batch = out
                 batch.reuse(plan)
@@ -240,6 +244,14 @@ class Reader:
         self._last = planned = _Planned(query, views, query.packed, plan, at_once, wanted)
         return planned
 
+    def _packed_plan(self, views: tuple[AnyView, ...], lengths: npt.NDArray[np.int32]) -> Plan:
+        plans = self._packed.get(views)
+        if plans is None:
+            if len(self._packed) >= MOST_PLANS:
+                self._packed.clear()
+            plans = self._packed[views] = PackedPlans(self.open.layout, views, self._longest)
+        return plans.plan(lengths)
+
     def _wanted(self, query: Query) -> tuple[tuple[AnyView, ...], int]:
         """The views of a query and the number of the set that it draws from."""
         if not query.require and not query.include_open:
@@ -260,6 +272,7 @@ class Reader:
     def forget(self) -> None:
         """Drop the pins, in the child of a fork: they are the parent's."""
         self._held = {}
+        self._buffers.forget()
 
     def _gather(
         self,
@@ -272,18 +285,17 @@ class Reader:
         """The batch of the selection's rows, None if its pin was taken back; `plan`: of so many items, if known."""
         lengths = selection.lengths
         if plan is None or plan.size != len(lengths):
-            longest = self._length or max(1, int(lengths.max(initial=1)))
             if packed:
-                total = int(np.minimum(lengths, longest).sum(dtype=np.int64))
-                plan = make_plan(self.open.layout, views, len(lengths), longest, total)
+                plan = self._packed_plan(views, lengths)
             else:
+                longest = self._length or max(1, int(lengths.max(initial=1)))
                 plan = self.plan(views, len(lengths), longest)
         if out is None and (memory := self._session.arrived(self.open, selection, plan)) is not None:
             batch = self._new_batch(plan, memory)
             batch.arrived()
             return batch
         if out is None or out.outgrown(plan):
-            batch = self._new_batch(plan)
+            batch = self._new_batch(plan, self._buffers.take(plan.nbytes) if packed else None)
         else:
             batch = out
             batch.reuse(plan)

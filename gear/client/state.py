@@ -10,9 +10,7 @@ from gear.client.tables import Tables
 from gear.client.threads import Threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from gear.batch import Batch
+    from gear.batch import NewBatch
     from gear.client.loader import Loader
     from gear.client.port import Port
     from gear.client.reader import Reader
@@ -27,13 +25,13 @@ class State:
     Parameters
     ----------
     session : Service
-    new_batch : Plan -> Batch
+    new_batch : Plan, buffer or None -> Batch
         Makes the kind of batch the client's device wants.
     device : str, optional
         Where arrays are wanted that come in no batch; None for NumPy.
     """
 
-    def __init__(self, session: Service, new_batch: Callable[..., Batch], device: str | None = None) -> None:
+    def __init__(self, session: Service, new_batch: NewBatch, device: str | None = None) -> None:
         self._session, self._device = session, device
         self._tables = Tables(session, new_batch)
         self._query = Queries()

@@ -13,11 +13,11 @@ from gear.errors import DataError, SchemaError, TableNotFound
 from gear.storage.fields import ID_SHARD_SHIFT, ID_TABLE_SHIFT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     import numpy.typing as npt
 
-    from gear.batch import Batch
+    from gear.batch import NewBatch
     from gear.client.reader import Reader
     from gear.query import Query
     from gear.transport.base import OpenTable, Service
@@ -29,11 +29,11 @@ class Tables:
     Parameters
     ----------
     session : Service
-    new_batch : Plan -> Batch
+    new_batch : Plan, buffer or None -> Batch
         Makes the kind of batch the client's device wants.
     """
 
-    def __init__(self, session: Service, new_batch: Callable[..., Batch]) -> None:
+    def __init__(self, session: Service, new_batch: NewBatch) -> None:
         self._session, self._new_batch = session, new_batch
         self._lock = threading.Lock()
         self.ports: dict[str | None, Port | Spread] = {}

@@ -13,11 +13,10 @@ from gear.batch import Batch
 from gear.errors import DeviceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy as np
     import numpy.typing as npt
 
+    from gear.batch import NewBatch
     from gear.plan import Field, Plan
 
 
@@ -64,7 +63,7 @@ class TensorBatch(Batch):
         return torch.from_numpy(array).to(self._device)
 
 
-def tensor_batches(device: str) -> Callable[..., Batch]:
+def tensor_batches(device: str) -> NewBatch:
     """What makes batches for `device`.
 
     Raises
@@ -84,4 +83,4 @@ def tensor_batches(device: str) -> Callable[..., Batch]:
             )
     elif target.type != "cpu":
         raise DeviceError(f"device {device!r} is not supported; use 'cpu', 'cuda:N' or None for NumPy")
-    return lambda plan, buffer=None: TensorBatch(plan, buffer, target)
+    return lambda plan, buffer: TensorBatch(plan, buffer, target)

@@ -37,6 +37,10 @@ def array_of(column: Column, value: Any, axis: Axis = "") -> np.ndarray:
         If dtype, shape or range do not fit.
     """
     kind = type(value)
+    if kind is np.ndarray and value.dtype is _DTYPES.get(column.dtype):
+        shape = value.shape
+        if shape == column.shape if not axis else shape and shape[1:] == column.shape:  # as most values are
+            return value  # type: ignore[no-any-return]
     if isinstance(value, np.generic) and not axis and not column.shape and value.dtype is _DTYPES.get(column.dtype):
         return np.asarray(value)  # a scalar of the column's own dtype, as rewards and versions often are
     if kind in (bool, int, float):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gear.kernels.host import gather
+from gear.kernels.host_packed import gather_packed
 from gear.kernels.host_views import gather_views
 
 if TYPE_CHECKING:
@@ -33,5 +34,7 @@ def collect(
     """
     if plan.viewed:
         gather_views(segment, plan.rows, plan.pads, starts, lengths, neighbours, out)
+    elif plan.packed:
+        gather_packed(segment, plan.rows, plan.pads, starts, lengths, out)
     else:
         gather(segment, plan.rows, plan.pads, starts, lengths, out)

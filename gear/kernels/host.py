@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from gear.kernels.compile import compile_lock, copy, helper, kernel, memcpy
 from gear.kernels.host_copy import check_places
+from gear.kernels.host_packed import gather_packed
 from gear.kernels.host_random import random_bits, uniforms
 from gear.kernels.host_rows import gather_rows
 from gear.kernels.host_tree import tree_build, tree_draw, tree_smallest, tree_total, tree_update
@@ -38,6 +39,7 @@ from gear.kernels.records import (
 
 __all__ = [
     "gather",
+    "gather_packed",
     "load",
     "random_bits",
     "scatter",
@@ -129,6 +131,7 @@ def run_all() -> None:
     gather(octets, plan, octets, places, lengths, octets)
     with contextlib.suppress(ValueError):  # there is no column to write to
         scatter(octets, plan, 0, lengths, np.zeros((0, 3), np.int64), octets)
+    gather_packed(octets, plan, octets, places, lengths, octets)
     tree_build(tree, tree[:0], starts)
     tree_update(tree, tree[:0], starts, places, tree[:0])
     tree_draw(tree, starts, tree[:0], places)

@@ -59,7 +59,7 @@ def copy_rows(target: int, source: int, stride: int, width: int, rows: int) -> N
 
 
 @helper
-def _follow(records: int, plan: Integers, row: int, want: int, chain: Integers) -> int:
+def follow(records: int, plan: Integers, row: int, want: int, chain: Integers) -> int:
     """How many of `want` rows from row number `row` on are there; chain: their blocks, each read once.
 
     Once, because whoever lost its pin gathers while the records change: what was checked is what is used.
@@ -81,7 +81,7 @@ def _follow(records: int, plan: Integers, row: int, want: int, chain: Integers) 
 
 
 @helper
-def _ask_for(segment: Bytes, plan: Integers, row: int, want: int) -> None:
+def ask_for(segment: Bytes, plan: Integers, row: int, want: int) -> None:
     """Prefetch the first run of an item, whatever its row number."""
     steps, block = plan[0, BLOCK_STEPS], row // plan[0, BLOCK_STEPS]
     if row < 0 or block >= plan[0, BLOCK_COUNT]:
@@ -103,8 +103,8 @@ def gather_windows(segment: Bytes, plan: Integers, pads: int, starts: Integers, 
     chain = np.empty(length // steps + 2, np.int64)
     for k in range(starts.shape[0]):
         if k + 1 < starts.shape[0]:
-            _ask_for(segment, plan, starts[k + 1], min(np.int64(lengths[k + 1]), length))
-        have = _follow(records, plan, starts[k], min(np.int64(lengths[k]), length), chain)
+            ask_for(segment, plan, starts[k + 1], min(np.int64(lengths[k + 1]), length))
+        have = follow(records, plan, starts[k], min(np.int64(lengths[k]), length), chain)
         gather_trajectory(segment, plan, pads, k, chain[0] if have > 0 else -1, target)
         first = k * length + (length - have if head else 0)
         gap = k * length + (0 if head else have)

@@ -132,6 +132,39 @@ def gather(
                     target[0] = segment[at : at + width]
 
 
+def gather_packed(
+    segment: Bytes, plan: Integers, pads: Bytes, starts: Integers, lengths: npt.NDArray[np.int32], out: Bytes
+) -> None:
+    """Collect the rows of items into contiguous columns, one item behind the other.
+
+    As `gather`, but item k has ``min(lengths[k], L)`` rows in ``out``, none if that is negative, pad values last where
+    rows are missing; a column is [sum of these, width]. There is no mask.
+
+    Raises
+    ------
+    ValueError
+        If the plan does not fit the arrays.
+    """
+    if len(lengths) != len(starts):
+        raise ValueError("gather: starts and lengths differ in length")
+    _check_places(segment, plan)
+    wants = np.clip(lengths, 0, int(plan[0, r.ITEM_LENGTH])).astype(int).tolist()
+    at = 0
+    for column in plan[1:]:
+        rows = sum(wants) if column[r.KIND] == r.PER_STEP else len(starts)
+        if column[r.TARGET] + rows * column[r.WIDTH] > len(out):
+            raise ValueError("plan: a column does not fit into the output")
+        if column[r.PAD] >= 0 and column[r.PAD] + column[r.WIDTH] > len(pads):
+            raise ValueError("plan: a pad value lies outside the pads")
+    for k, want in enumerate(wants):
+        one = plan.copy()
+        one[0, r.ITEM_LENGTH], one[0, r.PAD_HEAD], one[0, r.MASK] = want, 0, -1
+        for column in one[1:]:
+            column[r.TARGET] += (at if column[r.KIND] == r.PER_STEP else k) * column[r.WIDTH]
+        gather(segment, one, pads, starts[k : k + 1], lengths[k : k + 1], out)
+        at += want
+
+
 def scatter(
     segment: Bytes, plan: Integers, column: int, blocks: npt.NDArray[np.int32], spans: Integers, values: Bytes
 ) -> None:

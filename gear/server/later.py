@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gear.errors import GearError, ProtocolError
+from gear.storage.names import names_of
 from gear.transport import messages as m
 from gear.transport import wire
 
@@ -43,6 +44,7 @@ class Later:
             m.Seal: self._seal,
             m.Length: self._length,
             m.Drop: self._drop,
+            m.Identify: self._identify,
         }
 
     def _fill(self, client: Client, request: int, body: m.Fill, parts: list[Buffer]) -> None:
@@ -52,6 +54,11 @@ class Later:
         update = hosted.stored.fill(ids, lengths, _named(body.columns, parts[3:], "Fill"))
         hosted.queue.advance()
         self._send(client, request, m.Updated(update.applied, update.stale), [])
+
+    def _identify(self, client: Client, request: int, body: m.Identify, parts: list[Buffer]) -> None:
+        hosted, row = self._row(client, body.table)
+        sequences = wire.array(parts[1], np.int64, m.MAX_ITEMS, "Identify sequences")
+        self._send(client, request, m.Identified(), [names_of(hosted.stored, row, sequences).tobytes()])
 
     def _set_version(self, client: Client, request: int, body: m.SetVersion, parts: list[Buffer]) -> None:
         hosted, _ = self._row(client, body.table)

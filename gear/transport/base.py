@@ -246,6 +246,16 @@ class Session(Service, Protocol):
         """
         ...
 
+    def names(self, table: OpenTable, blocks: npt.NDArray[np.int32]) -> npt.NDArray[np.int64] | None:
+        """Ids of trajectories whose rows begin in blocks leased to this client; None where only the shard knows."""
+        ...
+
+    def identify(
+        self, table: OpenTable, sequences: npt.NDArray[np.int64], timeout: float | None
+    ) -> npt.NDArray[np.int64]:
+        """Ids of trajectories that this client committed under those numbers; of those that have left, a stale one."""
+        ...
+
     def set_version(self, table: OpenTable, version: int | None, timeout: float | None) -> int:
         """Raise the table's policy version, which never falls; returns it. None only asks."""
         ...
@@ -314,6 +324,28 @@ class Session(Service, Protocol):
 
         `seam` says what an entry with CONTINUES begins behind; its shard must be that of the piece before.
         Entries are committed in order. Waits only when the window of unacknowledged entries is full.
+        """
+        ...
+
+    def submit_many(
+        self,
+        table: OpenTable,
+        entries: npt.NDArray[np.void],
+        blocks: npt.NDArray[np.int32],
+        priorities: npt.NDArray[np.float64],
+        timeout: float | None,
+    ) -> int:
+        """Queue several entries at once, as one message where there are messages; the number of the first.
+
+        The others' numbers follow. Waits as `submit` does; what the shard refuses it refuses all of.
+
+        Parameters
+        ----------
+        entries : COMMIT_ENTRY[N], 1 <= N <= 64
+            Each begins and ends its slot. Their sequence numbers are filled in; `follows` is -1 where an entry goes
+            on behind the one before it.
+        blocks, priorities : int32[M], float64[P]
+            What the entries name, in their order. The arrays stay the session's.
         """
         ...
 

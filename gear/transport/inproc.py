@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gear.batch import Selection
-from gear.errors import DeviceError, GearError, SchemaError, TableMismatch
+from gear.errors import DeviceError, SchemaError, TableMismatch
 from gear.storage import listing
 from gear.storage.budget import Budget
-from gear.storage.fields import BEGIN
-from gear.storage.layout import COMMIT_ENTRY, Grant
-from gear.storage.queue import CommitDone
+from gear.storage.layout import Grant
 from gear.storage.table import StoredTable
-from gear.transport.base import NO_SEAM, OpenTable, Seam, Session, table_not_found
+from gear.transport.base import OpenTable, Session, table_not_found
+from gear.transport.inproc_commits import CommitsLocally
 from gear.transport.inproc_later import LaterLocally
 from gear.transport.inproc_weights import InprocWeights
 from gear.transport.local import Local, deadline_of
@@ -34,17 +33,13 @@ if TYPE_CHECKING:
     from gear.schema import Table
     from gear.transport.base import Wanted
 
-WINDOW = 1024
-"""Commit entries that may wait for the limiter before `submit` waits too."""
-
 AT_ONCE = 1 << 20
 """Bytes of a batch up to which gathering under the lock is cheaper than pinning."""
 
 _NEVER = float("inf")
-_NO_PRIORITIES = np.empty(0, np.float64)
 
 
-class InprocSession(LaterLocally, Mapped, InprocWeights):
+class InprocSession(CommitsLocally, LaterLocally, Mapped, InprocWeights):
     """A `Session` over tables of this process."""
 
     path = "inproc"
@@ -118,90 +113,6 @@ class InprocSession(LaterLocally, Mapped, InprocWeights):
             local = self._local(table)
             local.stored.give_back(local.client, grant.blocks, grant.slots)
             self._advance(local)
-
-    def submit(
-        self,
-        table: OpenTable,
-        slot: int,
-        blocks: Sequence[int],
-        length: int,
-        flags: int,
-        priorities: float | npt.NDArray[np.float64] | None,
-        timeout: float | None,
-        seam: Seam = NO_SEAM,
-    ) -> int:
-        """Commit one entry now, or queue it behind the limiter."""
-        if priorities is None:
-            given = _NO_PRIORITIES
-        else:
-            given = np.array(priorities, np.float64, ndmin=1)  # a copy: the entry may have to wait
-        entry = np.empty(1, COMMIT_ENTRY)
-        with self._lock:
-            local = self._local(table)
-            if local.pending >= WINDOW:
-                self._sleep_until(local, lambda: local.pending < WINDOW, deadline_of(timeout))
-            local.sequence += 1
-            sequence = local.sequence
-            entry[0] = (sequence, slot, len(blocks), length, flags, len(given), seam.steps, seam.follows)
-            local.pending += 1
-
-            named = np.array(blocks, np.int32)
-
-            def done(result: CommitDone | GearError) -> None:
-                local.pending -= 1
-                if isinstance(result, CommitDone):
-                    if result.lost:
-                        local.open.lost.update(result.lost)
-                else:
-                    local.errors[sequence] = result
-                    local.stored.end_leases(local.client, named, entry["slot"][: flags & BEGIN != 0])
-
-            local.queue.commit(local.client, entry, named, given, done)
-            if self._waiting:
-                self._changed.notify_all()
-            if local.served:  # a group may be late sooner than readers that sleep know of
-                self._keep_time(local)
-            error = local.errors.pop(sequence, None)
-            if error is not None:
-                raise error
-            return sequence
-
-    def wait(self, table: OpenTable, sequence: int, timeout: float | None) -> None:
-        """Return once every entry up to `sequence` is committed."""
-        with self._lock:
-            local = self._local(table)
-
-            def over() -> bool:
-                if not local.pending or local.stored.committed(local.client) >= sequence:
-                    return True
-                return bool(local.errors) and min(local.errors) <= sequence
-
-            if local.pending:
-                self._sleep_until(local, over, deadline_of(timeout))
-            if local.errors and min(local.errors) <= sequence:
-                raise local.errors.pop(min(local.errors))
-
-    def withdraw(self, table: OpenTable, first: int, last: int) -> int:
-        """Drop the entries first..last that are not committed; returns how many."""
-        with self._lock:
-            local = self._local(table)
-            dropped = local.queue.withdraw(local.client, first, last)
-            self._changed.notify_all()
-            return dropped
-
-    def committed(self, table: OpenTable) -> int:
-        """Highest sequence number committed."""
-        with self._lock:
-            local = self._local(table)
-            return local.stored.committed(local.client)
-
-    def acknowledged(self, table: OpenTable) -> int:
-        """Highest sequence number committed."""
-        return self.committed(table)
-
-    def pending(self, table: OpenTable) -> int:
-        """Commit entries that wait for the limiter."""
-        return self._by_open[id(table)].pending
 
     @property
     def lost(self) -> bool:

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from gear.plan import late_columns
+from gear.storage.names import names
 from gear.storage.presence import Presence
 
 if TYPE_CHECKING:
@@ -45,6 +46,10 @@ class Mapped(ABC):
     def arrived(self, table: OpenTable, selection: Selection, plan: Plan) -> npt.NDArray[np.uint8] | None:
         """Never: rows are read where they are stored."""
         return None
+
+    def names(self, table: OpenTable, blocks: npt.NDArray[np.int32]) -> npt.NDArray[np.int64] | None:
+        """Ids of trajectories that begin in leased blocks."""
+        return names(table.layout, table.segment, blocks)
 
     def gather(
         self,

@@ -28,7 +28,20 @@ from gear.transport.message import (
     Shape,
     Text,
 )
-from gear.transport.messages_late import Append, Begin, Begun, Drop, Fill, Grown, Length, Seal, SetVersion, Version
+from gear.transport.messages_late import (
+    Append,
+    Begin,
+    Begun,
+    Drop,
+    Fill,
+    Grown,
+    Identified,
+    Identify,
+    Length,
+    Seal,
+    SetVersion,
+    Version,
+)
 from gear.transport.messages_served import (
     Acknowledge,
     Acknowledged,
@@ -64,6 +77,8 @@ __all__ = [
     "Fetched",
     "Fill",
     "Grown",
+    "Identified",
+    "Identify",
     "Identity",
     "Index",
     "Install",
@@ -294,7 +309,7 @@ Request = (
     Discover | Hello | Attach | Goodbye | CreateTable | OpenTable | Lease | Allocate | GiveBack | Commit
     | Withdraw | Select | Pick | Hold | Update | Reset | Info | Releases | Explain | Describe | Measure | Scan | Insert
     | Collect | DropHidden | Draw | Credit | Await | Account | Fill | SetVersion | Begin | Append | Seal | Length | Drop
-    | Acknowledge | Publish | Store | Install | Fetch | Read | Discard
+    | Acknowledge | Identify | Publish | Store | Install | Fetch | Read | Discard
 )  # fmt: skip
 
 
@@ -455,7 +470,7 @@ class Revoke(Message, tag=112):
 Reply = (
     Failed | Discovered | Welcome | Done | Opened | Granted | Committed | Withdrawn | Selected | Updated
     | Informed | Recall | Revoke | Explained | Described | Scanned | Gathered | Lend | Version | Begun | Grown
-    | Acknowledged | Staged | Published | Fetched
+    | Acknowledged | Identified | Staged | Published | Fetched
 )  # fmt: skip
 
 

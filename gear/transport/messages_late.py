@@ -78,6 +78,19 @@ class Drop(Message, tag=66):
     trajectory: Number
 
 
+class Identify(Message, tag=67):
+    """Which ids do the trajectories have that this client committed under these numbers? Buffer: sequences int64."""
+
+    FRAMES: ClassVar[int] = 1
+    table: Index
+
+
+class Identified(Message, tag=164):
+    """Buffer: ids int64."""
+
+    FRAMES: ClassVar[int] = 1
+
+
 class Begun(Message, tag=162):
     """The id of a trajectory that was opened."""
 

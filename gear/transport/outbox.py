@@ -18,10 +18,11 @@ from gear.storage.fields import BEGIN
 from gear.storage.layout import COMMIT_ENTRY
 from gear.transport import messages as m
 from gear.transport.base import NO_SEAM, Seam
+from gear.transport.entries import number
 from gear.transport.wire import array as array_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     import numpy.typing as npt
 
@@ -34,6 +35,9 @@ BATCH = 64
 
 WINDOW = 1024
 """Entries without an answer at most."""
+
+MOST_ASKED = 4096
+"""Blocks that acknowledgements bring along at most."""
 
 _FULL = 1 << 16
 _REMEMBERED = 255
@@ -74,8 +78,7 @@ class Outbox:
         self._priorities = array("d")
         self._begun = 0
         self._refused: list[_Refusal] = []
-        self._spare_blocks: list[int] = []
-        self._spare_slots: list[int] = []
+        self._spare_blocks = self._spare_slots = np.empty(0, np.int32)
         self._coming = 0
 
     def add(
@@ -108,6 +111,20 @@ class Outbox:
             self.post()
         return sequence
 
+    def add_many(
+        self, entries: npt.NDArray[np.void], blocks: npt.NDArray[np.int32], priorities: npt.NDArray[np.float64]
+    ) -> int:
+        """Send entries as one message, behind what is gathered; their first number. See `Session.submit_many`."""
+        self.post()
+        first = self.sequence + 1
+        number(entries, first)
+        self.sequence += len(entries)
+        self.talk.check()
+        self.flying += 1
+        begun = int(np.count_nonzero(entries["flags"] & BEGIN))
+        self._send(entries.tobytes(), blocks.tobytes(), priorities.tobytes(), begun)
+        return first
+
     def post(self) -> None:
         """Send what is gathered."""
         n = self.count
@@ -124,7 +141,9 @@ class Outbox:
 
     def _send(self, entries: bytes, blocks: bytes, priorities: bytes, begun: int) -> None:
         """Post a message of these entries; `begun` of them begin a trajectory."""
-        want = max(0, min(len(blocks) // 4, self.asked - len(self._spare_blocks) - self._coming))
+        # Somewhat more than was asked for last: batches of trajectories differ in the blocks that they take.
+        level = self.asked + self.asked // 2
+        want = max(0, min(len(blocks) // 4, level - len(self._spare_blocks) - self._coming))
         self._coming += want
         self.talk.post(
             m.Commit(self.index, want, min(want, begun)),
@@ -143,8 +162,7 @@ class Outbox:
             self.committed = max(self.committed, answer.sequence)
             if answer.lost:
                 self.table.lost.update(answer.lost)
-            self._spare_blocks.extend(array_of(call.frames[0], np.int32, m.MAX_ROWS, "leases").tolist())
-            self._spare_slots.extend(array_of(call.frames[1], np.int32, m.MAX_ROWS, "leases").tolist())
+            self.keep(*(array_of(frame, np.int32, m.MAX_ROWS, "leases") for frame in call.frames))
         elif isinstance(answer, m.Failed):
             self.committed = max(self.committed, answer.sequence)
             self._refused = [*self._refused[-_REMEMBERED:], _Refusal(max(first, answer.sequence + 1), last, answer)]
@@ -194,13 +212,15 @@ class Outbox:
             self.settled = self.sequence
         return refused + int(leaving.sum())
 
-    def spare(self, blocks: int, slots: int) -> tuple[list[int], list[int]]:
+    def spare(self, blocks: int, slots: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """Up to that many leases that came with acknowledgements."""
         mine, self._spare_blocks = self._spare_blocks[:blocks], self._spare_blocks[blocks:]
         slot, self._spare_slots = self._spare_slots[:slots], self._spare_slots[slots:]
         return mine, slot
 
-    def keep(self, blocks: Iterable[int], slots: Iterable[int]) -> None:
+    def keep(self, blocks: npt.NDArray[np.int32], slots: npt.NDArray[np.int32]) -> None:
         """Keep leases for the next call of `spare`."""
-        self._spare_blocks.extend(blocks)
-        self._spare_slots.extend(slots)
+        if len(blocks):
+            self._spare_blocks = np.concatenate((self._spare_blocks, blocks))
+        if len(slots):
+            self._spare_slots = np.concatenate((self._spare_slots, slots))

@@ -17,8 +17,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from gear.errors import Closed, ConnectionLost, GearError, ProtocolError
 from gear.transport import messages as m
 from gear.transport.attendant import PROMPT, Attendant
@@ -200,7 +198,7 @@ class Remote(ABC):
         if isinstance(body, m.Recall):
             blocks, slots = box.spare(body.blocks, body.blocks)
             box.asked = 0
-            box.give_back(np.array(blocks, np.int32), np.array(slots, np.int32))
+            box.give_back(blocks, slots)
             # The pool's lock is held by threads that wait for this one: the attendant asks it, without ours.
             self._recalled[body.table] = body.blocks - len(blocks)
             return

@@ -147,6 +147,25 @@ class RemoteSession(LaterSession, RemoteWeights):
                 self._attendant.wake()  # type: ignore[union-attr]
             return sequence
 
+    def submit_many(
+        self,
+        table: OpenTable,
+        entries: npt.NDArray[np.void],
+        blocks: npt.NDArray[np.int32],
+        priorities: npt.NDArray[np.float64],
+        timeout: float | None,
+    ) -> int:
+        """Send commit entries as one message."""
+        talk = self._talk or self._begin(LEAST)
+        with talk.lock:
+            box, n = self._boxes[table.layout.index], len(entries)
+            if box.sequence - box.settled + n > WINDOW:
+                self._wait_for(talk, box, lambda: box.sequence - box.settled + n <= WINDOW, timeout)
+            first = box.add_many(entries, blocks, priorities)
+            if box.flying > 1:
+                talk.look()
+            return first
+
     def wait(self, table: OpenTable, sequence: int, timeout: float | None) -> None:
         """Return once every entry up to `sequence` is committed."""
         with self._talking() as talk:

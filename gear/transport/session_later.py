@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gear.batch import Update
 from gear.transport import messages as m
 from gear.transport.remote import Remote, deadline_of, expect
+from gear.transport.wire import array
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy as np
     import numpy.typing as npt
 
     from gear.transport.base import OpenTable
@@ -36,6 +38,19 @@ class LaterSession(Remote):
             call = talk.ask(m.Fill(table.layout.index, list(columns)), deadline_of(timeout), frames)
         answer: m.Updated = expect(call, m.Updated)
         return Update(answer.applied, answer.stale)
+
+    def identify(
+        self, table: OpenTable, sequences: npt.NDArray[np.int64], timeout: float | None
+    ) -> npt.NDArray[np.int64]:
+        """Ids of trajectories that this client committed."""
+        parts = [np.empty(0, np.int64)]
+        with self._talking() as talk:
+            for first in range(0, len(sequences), m.MAX_ITEMS):
+                asked = sequences[first : first + m.MAX_ITEMS]
+                call = talk.ask(m.Identify(table.layout.index), deadline_of(timeout), (asked.tobytes(),))
+                expect(call, m.Identified)
+                parts.append(array(call.frames[0], np.int64, len(asked), "Identified"))
+        return np.concatenate(parts)
 
     def set_version(self, table: OpenTable, version: int | None, timeout: float | None) -> int:
         """Raise the table's policy version, or ask for it."""

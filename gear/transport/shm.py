@@ -20,7 +20,7 @@ from gear.transport.conversation import Call, Conversation
 from gear.transport.door import Door, NotShared
 from gear.transport.lane import LANE
 from gear.transport.mapped import Mapped
-from gear.transport.outbox import WINDOW, Outbox
+from gear.transport.outbox import MOST_ASKED, Outbox
 from gear.transport.remote import deadline_of, expect
 from gear.transport.session import RemoteSession
 from gear.transport.wire import array
@@ -84,10 +84,10 @@ class ShmSession(RemoteSession, Mapped):
             box = self._boxes[table.layout.index]
             if box.flying:
                 talk.look()
-            box.asked = min(blocks, WINDOW)
+            box.asked = min(blocks, MOST_ASKED)
             mine, slot = box.spare(blocks, slots)
             if len(mine) == blocks and len(slot) == slots:
-                return Grant(np.array(mine, np.int32), np.array(slot, np.int32))
+                return Grant(mine, slot)
             box.post()  # what is committed before the shard looks makes room in this client's share
             body = m.Lease(box.index, blocks - len(mine), slots - len(slot))
             try:
@@ -95,10 +95,9 @@ class ShmSession(RemoteSession, Mapped):
             except BaseException:
                 box.keep(mine, slot)
                 raise
-            mine += more.blocks.tolist()
-            slot += more.slots.tolist()
-            came = box.spare(blocks - len(mine), slots - len(slot))  # with the acknowledgements before the answer
-            return Grant(np.array(mine + came[0], np.int32), np.array(slot + came[1], np.int32))
+            # Some came with the acknowledgements before the answer.
+            came = box.spare(blocks - len(mine) - len(more.blocks), slots - len(slot) - len(more.slots))
+            return Grant(np.concatenate((mine, more.blocks, came[0])), np.concatenate((slot, more.slots, came[1])))
 
     def allocate(self, table: OpenTable, blocks: int, slots: int, timeout: float | None) -> Grant:
         """Exactly that many, for a commit that follows."""
@@ -121,4 +120,4 @@ def _grant(call: Call) -> Grant:
 def _keep(box: Outbox, call: Call) -> None:
     """Leases came after their caller had given up: the next caller gets them."""
     blocks, slots = _grant(call)
-    box.keep(blocks.tolist(), slots.tolist())
+    box.keep(blocks, slots)

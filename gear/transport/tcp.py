@@ -120,6 +120,10 @@ class TcpSession(RemoteSession):
         assert isinstance(box, StagedOutbox)
         return box
 
+    def names(self, table: OpenTable, blocks: npt.NDArray[np.int32]) -> npt.NDArray[np.int64] | None:
+        """The shard knows: its blocks are not those in which rows are written here."""
+        return None
+
     # Rows that come
 
     def ahead(self, plan: Plan | None, count: int) -> m.Shape | None:
@@ -265,6 +269,20 @@ class StagedOutbox(Outbox):
         if len(self._blocks) >= self._limit:
             self.post()
         return sequence
+
+    def add_many(
+        self, entries: npt.NDArray[np.void], blocks: npt.NDArray[np.int32], priorities: npt.NDArray[np.float64]
+    ) -> int:
+        """Send entries whose rows are in the stage, as many messages as their bytes want."""
+        self.before = 0
+        first, at = self.sequence + 1, 0
+        named, given = (np.cumsum([0, *entries[name].tolist()]) for name in ("blocks", "priorities"))
+        while at < len(entries):
+            stop = max(at + 1, int(np.searchsorted(named, named[at] + self._limit, "right")) - 1)
+            part = slice(named[at], named[stop]), slice(given[at], given[stop])
+            super().add_many(entries[at:stop], blocks[part[0]], priorities[part[1]])
+            at = stop
+        return first
 
     def _grow(self, slot: int, blocks: Sequence[int], length: int, flags: int) -> None:
         before, tail = (0, -1) if flags & BEGIN else self._open.get(slot, (0, -1))

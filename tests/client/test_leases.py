@@ -124,3 +124,39 @@ def test_no_block_is_ever_out_twice(blocks, actions):
         names = [b for _, held in out for b in held]
         assert len(set(names)) == len(names)
         assert len(names) + pool.blocks + len(lender.blocks) == 40
+
+
+def test_leases_for_many_come_as_one_array_and_as_far_as_they_go():
+    pool, lender = pool_of(range(10), 3)
+    slots, blocks = pool.take_many(np.array([3, 2, 4, 2]), None)
+    assert (len(slots), blocks.tolist()) == (3, list(range(9)))
+    assert (lender.asked, pool.blocks, pool.slots) == (1, 1, 0)
+    assert len(pool.take_many(np.array([1]), None)[0]) == 0  # there is no slot
+    pool.put(slots.tolist(), blocks)
+    assert sorted(pool.take(10, None)[1]) == list(range(10))  # what many left is handed out one by one
+
+
+@given(st.lists(st.tuples(st.sampled_from(["one", "many", "put", "surrender"]), st.integers(1, 5)), max_size=30))
+def test_no_block_is_out_twice_when_some_take_one_and_some_many(actions):
+    pool, lender = pool_of(range(60), 60)
+    out: list[tuple[list[int], list[int]]] = []
+    for action, count in actions:
+        if action == "put":
+            if out:
+                pool.put(*out.pop(0))
+        elif action == "surrender":
+            grant = pool.surrender(count)
+            lender.blocks += grant.blocks.tolist()
+            lender.slots += grant.slots.tolist()
+        elif action == "one":
+            got = pool.take(count, None)
+            out += [] if got is None else [([got[0]], list(got[1]))]
+        else:
+            needs = np.arange(1, count + 1)
+            slots, blocks = pool.take_many(needs, None)
+            assert len(blocks) == needs[: len(slots)].sum()
+            out += [(slots.tolist(), blocks.tolist())] if len(slots) else []
+        for k, (held, left) in enumerate(((pool.slots, lender.slots), (pool.blocks, lender.blocks))):
+            names = [name for one in out for name in one[k]]
+            assert len(set(names)) == len(names)
+            assert len(names) + held + len(left) == 60

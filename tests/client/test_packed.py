@@ -193,16 +193,17 @@ def test_one_that_fails_to_be_submitted_gives_back_its_leases(embed, monkeypatch
     client = embed(item=gear.Whole())
     client.insert(rows(3))
     port = client._tables.port("t", None)
-    submit, calls = client._session.submit, []
+    submit, calls = client._session.submit_many, []
 
-    def third_fails(*arguments):
+    def second_fails(*arguments):
         calls.append(arguments)
-        if len(calls) == 3:
+        if len(calls) == 2:
             raise gear.DeadlineExceeded("not now")
         return submit(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(client._session, "submit", third_fails)
+        patch.setattr(gear.client.group, "GROUP", 2)
+        patch.setattr(client._session, "submit_many", second_fails)
         with pytest.raises(gear.DeadlineExceeded, match="2 of 5 trajectories were committed") as caught:
             client.insert_many([rows(3, 10 * k) for k in range(1, 6)])
     assert caught.value.committed == 2
@@ -274,3 +275,24 @@ print([m for m in ("numba", "torch") if m in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code, server.address], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize("path", ["shm", "tcp"])
+def test_a_large_batch_goes_in_messages_that_the_path_takes(server, path):
+    """Rows of several megabytes, trajectories of several pieces among them: each arrives once and whole."""
+    name = f"large-{path}"
+    with gear.connect(server.address, path=path) as client:
+        columns = [gear.Column("image", (4096,), "uint8"), gear.Column("step", (), "int64")]
+        client.create_table(
+            gear.Table(name, columns, gear.Steps(4000), item=gear.Whole(), mean_length=8, max_length=20)
+        )
+        lengths = np.tile([3, 50, 8, 1], 25)
+        offsets = np.cumsum([0, *lengths])
+        step = np.arange(offsets[-1])
+        image = np.repeat((step % 251).astype(np.uint8)[:, None], 4096, 1)
+        client.insert_many({"image": image, "step": step}, name, offsets=offsets)
+    with gear.connect(server.address, path="shm") as client:
+        found = stored(client, name)
+    assert np.concatenate([one.steps["step"] for one in found]).tolist() == step.tolist()
+    assert all((one.steps["step"] % 251 == one.steps["image"].T).all() for one in found)
+    assert [one.continues for one in found[:5]] == [0, 0, 1, 1, 0]

@@ -40,7 +40,8 @@ import numpy as np
 from gear.kernels.one import one
 from gear.kernels.two import two
 numbers = [one(3, 2), two(np.array([1.5, 2.5]), 1)]
-print(json.dumps([numbers, [[sum(k.stats.cache_misses.values()), sum(k.stats.cache_hits.values())] for k in (one, two)]]))
+counts = [[sum(k.stats.cache_misses.values()), sum(k.stats.cache_hits.values())] for k in (one, two)]
+print(json.dumps([numbers, counts]))
 """
 
 
