@@ -72,6 +72,8 @@ class Selection:
     neighbours : int32[K]
         Slots, in rising order (part by part), of other pieces of split trajectories that the pin keeps readable too,
         for views that show rows beyond the items'.
+    draw : int
+        Number of the draw that it is a rank's part of (`world_size`), else -1.
     """
 
     table: str
@@ -85,6 +87,7 @@ class Selection:
     deadline: float = float("inf")
     parts: tuple[Part, ...] = ()
     neighbours: npt.NDArray[np.int32] = field(default_factory=lambda: NO_NEIGHBOURS)
+    draw: int = -1
 
     @staticmethod
     def empty(table: str, parties: int) -> Selection:
@@ -121,7 +124,7 @@ class Selection:
         arrays = (self.ids, self.probabilities, self.starts, self.lengths, self.neighbours)
         raw = [np.ascontiguousarray(a).tobytes() for a in arrays]
         return msgspec.msgpack.encode(
-            (self.table, *raw, self.smallest, self.pin, self.parties, self.deadline, self.parts)
+            (self.table, *raw, self.smallest, self.pin, self.parties, self.deadline, self.parts, self.draw)
         )
 
     @staticmethod
@@ -134,9 +137,10 @@ class Selection:
             If the bytes are no selection.
         """
         try:
-            table, ids, probabilities, starts, lengths, near, smallest, pin, parties, deadline, parts = (
+            table, ids, probabilities, starts, lengths, near, smallest, pin, parties, deadline, parts, number = (
                 msgspec.msgpack.decode(
-                    data, type=tuple[str, bytes, bytes, bytes, bytes, bytes, float, int, int, float, tuple[Part, ...]]
+                    data,
+                    type=tuple[str, bytes, bytes, bytes, bytes, bytes, float, int, int, float, tuple[Part, ...], int],
                 )
             )
             neighbours = np.frombuffer(near, np.int32).copy()
@@ -154,7 +158,7 @@ class Selection:
             raise ProtocolError("expected a selection with equally long arrays; the bytes are damaged")
         if sum(p.near for p in parts) not in (0, len(neighbours)) or any(p.near < 0 for p in parts):
             raise ProtocolError("expected as many neighbours as the parts say; the bytes are damaged")
-        return Selection(table, *arrays, smallest, pin, parties, deadline, parts, neighbours)
+        return Selection(table, *arrays, smallest, pin, parties, deadline, parts, neighbours, number)
 
 
 class Batch(Mapping[str, Any]):
@@ -243,6 +247,11 @@ class Batch(Mapping[str, Any]):
     def probabilities(self) -> npt.NDArray[np.float64]:
         """float64[B], the probability with which each item was drawn; always NumPy."""
         return self.selection.probabilities
+
+    @property
+    def draw(self) -> int | None:
+        """Number of the draw that the batch is a rank's part of; None where it was drawn for nobody else."""
+        return None if self.selection.draw < 0 else self.selection.draw
 
     @property
     def lengths(self) -> Any:

@@ -80,10 +80,13 @@ class Coroutines(Inserting, Sampling, Later, Growing, Consuming, Weights):
         beta: float | None = None,
         normalize: Normalize = "batch",
         consumer: str | None = None,
+        world_size: int | None = None,
+        rank: int | None = None,
+        draw: int | None = None,
     ) -> Batch:
         """`sample` for asyncio, see there and `gear.client.aio`; delivered when the task goes on with it."""
-        draw = partial(self._fetch, query, table, require, include_open, timeout, out, beta, normalize, consumer)
-        reader, batch = await self._threads.run(draw, _give_back)
+        fetch = partial(self._fetch, query, table, require, include_open, timeout, out, beta, normalize, consumer)
+        reader, batch = await self._threads.run(partial(fetch, world_size, rank, draw), _give_back)
         reader.release(batch.selection, True)
         return batch
 

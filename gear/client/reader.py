@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gear.batch import Batch, Selection
     from gear.client.loader import Loader
     from gear.transport.base import OpenTable, Service
+    from gear.transport.message import Share
     from gear.weights import Normalize
 
 PIN_SECONDS = 60.0
@@ -63,10 +64,11 @@ class Reader:
         beta: float | None,
         normalize: Normalize,
         consumer: str = "",
+        share: Share | None = None,
     ) -> Batch:
         """Select and collect; the pin is released as delivered."""
         views, which = self._wanted(query)
-        if not consumer and self._fixed(query) and self._covered(query, views):
+        if not consumer and share is None and self._fixed(query) and self._covered(query, views):
             plan = self.plan(views, query.size, self._length)
             if out is None:
                 batch = self._new_batch(plan)
@@ -78,7 +80,7 @@ class Reader:
                 batch.arrived()
                 batch.fill(selection, beta, normalize)
                 return batch
-        batch = self.fetch(query, timeout, out, beta, normalize, consumer)
+        batch = self.fetch(query, timeout, out, beta, normalize, consumer, share)
         self._session.release(self.open, batch.selection, True)
         return batch
 
@@ -90,8 +92,9 @@ class Reader:
         beta: float | None,
         normalize: Normalize,
         consumer: str = "",
+        share: Share | None = None,
     ) -> Batch:
-        """Like `sample`, but the pin stays until the caller releases it. Redraws when a pin is lost."""
+        """Like `sample`, but the pin stays until the caller releases it. Redraws when a pin is lost, but for a rank."""
         views, which = self._wanted(query)
         ahead = self.plan(views, query.size, self._length) if self._fixed(query) else None
         if out is not None and ahead is not None:
@@ -99,7 +102,7 @@ class Reader:
         deadline = until(timeout)
         while True:
             near = reach(query.views, self._longest)
-            selection = self._select(query, 1, timeout, PIN_SECONDS, which, near, ahead, consumer)
+            selection = self._select(query, 1, timeout, PIN_SECONDS, which, near, ahead, consumer, share)
             try:
                 batch = self._gather(selection, views, query.packed, out)
             except BaseException:
@@ -121,24 +124,33 @@ class Reader:
         beta: float | None,
         normalize: Normalize,
         consumer: str = "",
+        share: Share | None = None,
     ) -> Loader:
         """A loader of such batches; `publish` is called before each is fetched."""
         from gear.client.loader import Loader
 
         def fetch(wait: float, buffer: Batch | None) -> Batch:
             publish(wait)
-            return self.fetch(query, wait, buffer, beta, normalize, consumer)
+            return self.fetch(query, wait, buffer, beta, normalize, consumer, share)
 
         def release(selection: Selection, delivered: bool) -> None:
             self._session.release(self.open, selection, delivered)
 
         return Loader(fetch, release, prefetch, copy, timeout)
 
-    def select(self, query: Query, parties: int, timeout: float | None, ttl: float, consumer: str = "") -> Selection:
+    def select(
+        self,
+        query: Query,
+        parties: int,
+        timeout: float | None,
+        ttl: float,
+        consumer: str = "",
+        share: Share | None = None,
+    ) -> Selection:
         """Draw and pin; what the query's views show beyond the items too, without any the neighbouring pieces."""
         most = self.open.layout.max_length
         near = reach(query.views, self._longest) if query.views else (most, most)
-        selection = self._select(query, parties, timeout, ttl, self._wanted(query)[1], near, None, consumer)
+        selection = self._select(query, parties, timeout, ttl, self._wanted(query)[1], near, None, consumer, share)
         if parties == 1:  # with several the selector may be a mere coordinator: a party holds when it collects
             self._hold(selection)
         return selection
@@ -240,10 +252,11 @@ class Reader:
         near: tuple[int, int],
         ahead: Plan | None = None,
         consumer: str = "",
+        share: Share | None = None,
     ) -> Selection:
         def select(wait: float | None) -> Selection:
-            size, budget = query.size, query.budget
-            return self._session.select(self.open, size, wait, parties, ttl, ahead, which, near, budget, consumer)
+            size, limit = query.size, query.budget
+            return self._session.select(self.open, size, wait, parties, ttl, ahead, which, near, limit, consumer, share)
 
         return patiently(select, timeout=timeout)
 

@@ -30,6 +30,7 @@ from gear.storage import listing
 from gear.storage.budget import Budget
 from gear.storage.layout import Grant
 from gear.storage.queue import CommitDone
+from gear.storage.ranks import Ask, Share, Wanted
 from gear.transport import messages as m
 from gear.transport import wire
 from gear.transport.channel import Buffer
@@ -369,7 +370,7 @@ class Service:
             if isinstance(result, GearError):
                 self._refuse(client, request, result)
             else:
-                answer = m.Selected(result.pin, result.parties, result.smallest, result.deadline)
+                answer = m.Selected(result.pin, result.parties, result.smallest, result.deadline, draw=result.draw)
                 self._bulk.selected(client, request, hosted, row, shape, result, answer)
 
         which = body.which
@@ -377,7 +378,12 @@ class Service:
             raise ProtocolError(f"Select: table {hosted.name!r} has no set of items number {which}")
         reach, budget = (body.before, body.after), Budget(body.steps, body.alone) if body.steps else None
         deadline = deadline_of(body.timeout)
-        hosted.queue.select(row, body.size, body.parties, body.ttl, deadline, done, which, reach, budget, consumer)
+        if body.share is None:
+            hosted.queue.select(row, body.size, body.parties, body.ttl, deadline, done, which, reach, budget, consumer)
+        else:
+            share = Share.checked(body.share.ranks, body.share.rank, body.share.draw)
+            wanted = Wanted(body.size, which, budget)
+            hosted.queue.ranks.ask(Ask(row, wanted, reach, consumer, share, body.parties, body.ttl, deadline, done))
 
     def _acknowledge(self, client: Client, request: int, body: m.Acknowledge, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)

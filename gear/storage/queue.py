@@ -22,6 +22,7 @@ from gear.storage.attempts import Attempt, Attempts, Run
 from gear.storage.blocked import Blocked
 from gear.storage.credit import Credits
 from gear.storage.growing import Waits
+from gear.storage.ranks import Ranks
 from gear.storage.selects import Select, Selects
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class RequestQueue:
         """Clients whose rows are being copied to their place: `advance` goes on with them."""
         self._growing: dict[int, Growing] = {}
         self.credits = Credits(stored)
+        self.ranks = Ranks(self)
         self.elsewhere: Callable[[], str] = str
         """What inserts wait for on another shard, in words; nothing where the table's limiter is this shard's."""
 
@@ -186,13 +188,20 @@ class RequestQueue:
         Credit is gathered while waiting, so a batch larger than the limiter's span still comes. `consumer` claims
         what is drawn (`Table.consumer`).
         """
-        request = Select(client, size, parties, ttl, deadline, done, which, reach, budget, consumer)
+        self.draw(Select(client, size, parties, ttl, deadline, done, which, reach, budget, consumer))
+
+    def draw(self, request: Select) -> None:
+        """Serve a request now or park it."""
         served = self._selects.add(request, self._pressing)
         # Reserved credit counts as sampled: a waiting insert may now pass. And what was drawn lacks nothing any more.
         if self._commits or (served and self._selects):
             self.advance()
         elif not served:
             self._tally()
+
+    def undraw(self, request: Select) -> None:
+        """Nobody waits any more for a request."""
+        self._selects.take(lambda other: other is request)
 
     def select_now(
         self, client: int, size: int, parties: int, ttl: float, reach: tuple[int, int] = (0, 0)
@@ -282,20 +291,20 @@ class RequestQueue:
 
     def advance(self) -> None:
         """Serve every parked request that can be served now, until nothing moves."""
-        if not (self._commits or self._selects or self._allocates or self._attempts or self.credits.any):
+        if self.idle and not self.credits.any:
             self._tally()
             return
         counters, moved = self.stored.counters, True
         while moved:
             gone = int(counters[f.EVICTED_COUNT])  # who was refused may have made room for somebody else
             moved = self._attempts.serve() | self._serve_allocates() | self._serve_commits()
-            moved |= self._selects.serve(self._pressing) | self.credits.serve()
+            moved |= self._selects.serve(self._pressing) | self.credits.serve() | self.ranks.serve()
             moved |= int(counters[f.EVICTED_COUNT]) != gone
         self._tally()
 
     def _tally(self) -> None:
         """Take note of how many wait: selects, and writers' allocations and clients with commits."""
-        readers = len(self._selects) + len(self.credits)
+        readers = len(self._selects) + len(self.credits) + self.ranks.waiting
         writers = len(self._commits) + len(self._allocates) + len(self._attempts)
         if readers != self._readers.count:
             self._readers.become(readers)
@@ -309,12 +318,13 @@ class RequestQueue:
             "waiting_writers": self._writers.count,
             "blocked_reader_seconds": self._readers.seconds,
             "blocked_writer_seconds": self._writers.seconds,
+            "lost_parts": self.stored.pins.lost_parts,
         }
 
     @property
     def idle(self) -> bool:
         """Whether nothing is parked: a call may then go to the table directly."""
-        return not (self._selects or self._commits or self._allocates or self._attempts)
+        return not (self._selects or self._commits or self._allocates or self._attempts or len(self.ranks))
 
     @property
     def starved(self) -> bool:
@@ -366,6 +376,7 @@ class RequestQueue:
     def cancel(self, done: Done) -> None:
         """Drop the parked select or allocation whose `done` this is: nobody waits for it any more."""
         self._selects.take(lambda r: r.done == done)
+        self.ranks.cancel(done)
         self._attempts.take(lambda r: r.done == done)
         self._allocates = deque(r for r in self._allocates if r.done != done)
         self.advance()
@@ -373,6 +384,7 @@ class RequestQueue:
     def forget(self, client: int) -> None:
         """Drop everything parked of a client that is gone."""
         self.credits.forget(client)
+        self.ranks.forget(client)
         self._commits.pop(client, None)
         self._growing.pop(client, None)
         self._hungry.discard(client)
@@ -405,12 +417,12 @@ class RequestQueue:
                 waiting.done(
                     DeadlineExceeded(f"insert of {waiting.blocks} blocks timed out: {reason}; nothing was inserted")
                 )
-        if self.credits.expire(now) or late or expired or given_up:
+        if self.credits.expire(now) | self.ranks.expire(now) or late or expired or given_up:
             self.advance()
 
     def next_deadline(self) -> float | None:
         """Earliest deadline of a parked request, by `time.monotonic()`."""
-        due = [r.deadline for waiting in (self._selects, self._allocates, self._attempts) for r in waiting]
+        due = [r.deadline for waiting in (self._selects, self._allocates, self._attempts, self.ranks) for r in waiting]
         due += [d for d in (self.credits.next_deadline(), self.next_event) if d is not None]
         return min(due, default=None)
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gear.plan import Plan
     from gear.schema import Table
     from gear.storage.layout import Grant, Layout
+    from gear.transport.message import Share
 
 
 class Seam(NamedTuple):
@@ -107,6 +108,7 @@ class Service(Protocol):
         reach: tuple[int, int] = (0, 0),
         budget: tuple[int, bool] | None = None,
         consumer: str = "",
+        share: Share | None = None,
     ) -> Selection:
         """Draw and pin `size` items of set number `which`; waits for the limiter and for items.
 
@@ -116,6 +118,7 @@ class Service(Protocol):
         `budget`: most steps of all items together, and whether an item that is longer comes alone (else DataError).
         `ahead` is the plan by which they are gathered next: where rows travel, those of a small batch come along.
         `consumer` claims them, where the table has consumers.
+        `share`: they are a rank's part of a draw for all ranks, each of which gets so many.
         """
         ...
 

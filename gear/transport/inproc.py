@@ -7,13 +7,14 @@ A thread that must wait sleeps on a condition and is woken by the call that make
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gear.batch import Selection
 from gear.errors import DeviceError, GearError, SchemaError, TableMismatch
-from gear.storage import listing
+from gear.storage import listing, ranks
 from gear.storage.budget import Budget
 from gear.storage.fields import BEGIN
 from gear.storage.layout import COMMIT_ENTRY, Grant
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from gear.page import Page
     from gear.plan import Plan
     from gear.schema import Table
+    from gear.transport.message import Share
 
 WINDOW = 1024
 """Commit entries that may wait for the limiter before `submit` waits too."""
@@ -219,6 +221,7 @@ class InprocSession(LaterLocally, Mapped, InprocWeights):
         reach: tuple[int, int] = (0, 0),
         budget: tuple[int, bool] | None = None,
         consumer: str = "",
+        share: Share | None = None,
     ) -> Selection:
         """Draw and pin `size` items of a set."""
         deadline = deadline_of(timeout)
@@ -227,6 +230,13 @@ class InprocSession(LaterLocally, Mapped, InprocWeights):
             self._expire(local)
             limit = None if budget is None else Budget(*budget)
             number = table.table.consumer(consumer)
+            if share is not None:
+                part = ranks.Share.checked(share.ranks, share.rank, share.draw)
+                wanted = ranks.Wanted(size, which, limit)
+                ask = partial(ranks.Ask, local.client, wanted, reach, number, part, parties, ttl, deadline)
+                taken: Selection = self._await(local, deadline, lambda done: local.queue.ranks.ask(ask(done)), True)
+                self._keep_time(local)
+                return taken
             if number < 0 and local.queue.idle and limit is None:
                 selected = local.stored.select(local.client, size, parties, ttl, which=which, reach=reach)
                 if not isinstance(selected, int):

@@ -26,6 +26,7 @@ from gear.transport.message import (
     Release,
     Seconds,
     Shape,
+    Share,
     Text,
 )
 from gear.transport.messages_late import Append, Begin, Begun, Drop, Fill, Grown, Length, Seal, SetVersion, Version
@@ -80,6 +81,7 @@ __all__ = [
     "Seconds",
     "SetVersion",
     "Shape",
+    "Share",
     "Staged",
     "Store",
     "Text",
@@ -203,6 +205,8 @@ class Select(Message, tag=12):
     """Most steps of the batch, 0 without a limit; whether an item that is longer comes alone instead of an error."""
     consumer: Name = ""
     """Who claims them, where the table has consumers."""
+    share: Share | None = None
+    """Whose part of a draw for all ranks it is."""
 
 
 class Pick(Message, tag=21):
@@ -393,6 +397,8 @@ class Selected(Message, tag=108):
     items: Number = 0
     near: Count = 0
     """How many neighbours there are."""
+    draw: int = -1
+    """Number of the draw that it is a rank's part of."""
 
 
 class Updated(Message, tag=109):

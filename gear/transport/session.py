@@ -215,6 +215,7 @@ class RemoteSession(LaterSession, RemoteWeights):
         reach: tuple[int, int] = (0, 0),
         budget: tuple[int, bool] | None = None,
         consumer: str = "",
+        share: m.Share | None = None,
     ) -> Selection:
         """Draw and pin `size` items of a set."""
         talk = self._talk or self._begin(LEAST)
@@ -222,7 +223,7 @@ class RemoteSession(LaterSession, RemoteWeights):
             index = table.layout.index
             wait = None if timeout is None else max(0.0, timeout)
             limit, shape = budget or (0, False), self.ahead(ahead, size)
-            body = m.Select(index, size, parties, min(ttl, 1e10), wait, shape, which, *reach, *limit, consumer)
+            body = m.Select(index, size, parties, min(ttl, 1e10), wait, shape, which, *reach, *limit, consumer, share)
             call = talk.ask(body, deadline_of(timeout), undo=lambda call: self.unwanted(index, call))
         return self.selected(table, call)
 
@@ -249,6 +250,7 @@ class RemoteSession(LaterSession, RemoteWeights):
             answer.deadline,
             (),
             np.frombuffer(buffer, np.int32, answer.near, 28 * n),
+            answer.draw,
         )
 
     def pick(

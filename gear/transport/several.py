@@ -167,13 +167,15 @@ class Several(Each):
         reach: tuple[int, int] = (0, 0),
         budget: tuple[int, bool] | None = None,
         consumer: str = "",
+        share: m.Share | None = None,
     ) -> Selection:
         """Draw and pin `size` items, from all shards in proportion to what their parts weigh."""
         from gear.transport.drawing import Drawing
 
-        if budget is not None:
+        if budget is not None or share is not None:
+            what = "max_steps" if share is None else "world_size"
             raise SchemaError(
-                f"table {table.table.name!r} lies on several shards, and max_steps needs one to draw in one order: "
+                f"table {table.table.name!r} lies on several shards, and {what} needs one to draw in one order: "
                 "declare the table with shards=1, or ask for a number of items"
             )
         return Drawing(self, _spread(table), size, parties, ttl, reach, ahead).draw(deadline_of(timeout))
@@ -202,7 +204,7 @@ class Several(Each):
         if not picked:
             return Selection.empty(table.table.name, parties)
         fields = ("ids", "probabilities", "starts", "lengths", "neighbours")
-        joined = {name: np.concatenate([getattr(one, name) for _, one in picked]) for name in fields}
+        joined: dict[str, Any] = {name: np.concatenate([getattr(one, name) for _, one in picked]) for name in fields}
         parts = tuple(Part(shard, len(one), one.pin, len(one.neighbours)) for shard, one in picked)
         deadline = min(one.deadline for _, one in picked)
         return Selection(
