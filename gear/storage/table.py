@@ -24,7 +24,7 @@ from gear.storage import pick as picks
 from gear.storage.blocks import end_leases, lease
 from gear.storage.budget import Budget, fill
 from gear.storage.budget_claimed import take_steps
-from gear.storage.claims import NOBODY, Claims
+from gear.storage.claims import Claims
 from gear.storage.evict import evict, unpin
 from gear.storage.groups import GroupBook
 from gear.storage.growing import Growing
@@ -99,7 +99,7 @@ class StoredTable:
         Raises
         ------
         InsufficientMemory
-            If `NOBODY` clients are known and none of them has left.
+            If `MAX_CLIENTS` - 1 clients are known and none of them has left.
         """
         row = self._rows_of.get(key)
         if row is None:
@@ -116,12 +116,14 @@ class StoredTable:
         return row
 
     def _new_row(self) -> int:
-        if len(self.clients) < NOBODY:
+        if len(self.clients) < f.MAX_CLIENTS - 1:  # the last number is nobody's
             return len(self.clients)
         for row, client in self.clients.items():  # the one known longest of those that left
             if client.fenced:
                 return row
-        raise InsufficientMemory(f"table {self.table.name!r} has {NOBODY} clients connected, the most it can have")
+        raise InsufficientMemory(
+            f"table {self.table.name!r} has {f.MAX_CLIENTS - 1} clients connected, the most it can have"
+        )
 
     def committed(self, client: int) -> int:
         """Highest sequence number committed for the client."""
