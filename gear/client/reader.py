@@ -12,7 +12,7 @@ import numpy as np
 
 from gear.client.arguments import collectable
 from gear.client.deadline import left, patiently, until
-from gear.errors import PinLost
+from gear.errors import PinLost, SchemaError
 from gear.plan import Plan, default_views, item_length, late_columns, make_plan, reach
 from gear.query import Query
 from gear.storage.item_sets import set_number
@@ -67,7 +67,7 @@ class Reader:
         share: Share | None = None,
     ) -> Batch:
         """Select and collect; the pin is released as delivered."""
-        views, which = self._wanted(query)
+        views, which = self._wanted(query, consumer)
         if not consumer and share is None and self._fixed(query) and self._covered(query, views):
             plan = self.plan(views, query.size, self._length)
             if out is None:
@@ -95,7 +95,7 @@ class Reader:
         share: Share | None = None,
     ) -> Batch:
         """Like `sample`, but the pin stays until the caller releases it. Redraws when a pin is lost, but for a rank."""
-        views, which = self._wanted(query)
+        views, which = self._wanted(query, consumer)
         ahead = self.plan(views, query.size, self._length) if self._fixed(query) else None
         if out is not None and ahead is not None:
             out.reuse(ahead)
@@ -150,7 +150,9 @@ class Reader:
         """Draw and pin; what the query's views show beyond the items too, without any the neighbouring pieces."""
         most = self.open.layout.max_length
         near = reach(query.views, self._longest) if query.views else (most, most)
-        selection = self._select(query, parties, timeout, ttl, self._wanted(query)[1], near, None, consumer, share)
+        selection = self._select(
+            query, parties, timeout, ttl, self._wanted(query, consumer)[1], near, None, consumer, share
+        )
         if parties == 1:  # with several the selector may be a mere coordinator: a party holds when it collects
             self._hold(selection)
         return selection
@@ -217,8 +219,10 @@ class Reader:
             plan = self._plans[key] = make_plan(self.open.layout, views, size, length)
         return plan
 
-    def _wanted(self, query: Query) -> tuple[tuple[AnyView, ...], int]:
+    def _wanted(self, query: Query, consumer: str = "") -> tuple[tuple[AnyView, ...], int]:
         """The views of a query and the number of the set that it draws from."""
+        if consumer and self.open.table.consumer_needs:
+            return self._served(query, consumer), 0
         if not query.require and not query.include_open:
             return query.views, 0
         key = (query.require, query.include_open)
@@ -226,6 +230,17 @@ class Reader:
         if which is None:
             which = self._sets[key] = set_number(self.open.table, *key)
         return query.views or default_views(self.open.table, query.require), which
+
+    def _served(self, query: Query, consumer: str) -> tuple[AnyView, ...]:
+        """The views of what a consumer is served: what it needs is there."""
+        table = self.open.table
+        needs = table.needs_of(table.consumer(consumer))
+        if query.require and set(query.require) != set(needs):
+            raise SchemaError(
+                f"require={query.require!r}: table {table.name!r} declares that consumer {consumer!r} needs "
+                f"{', '.join(needs) or 'no late columns'}; leave require= out, or declare it for the consumer"
+            )
+        return query.views or default_views(table, needs)
 
     def _covered(self, query: Query, views: tuple[AnyView, ...]) -> bool:
         """Whether the late columns of the views, if any, are required, and shown of the items alone: they are there."""

@@ -74,6 +74,8 @@ def random_table(choice) -> StoredTable:
     columns, rules["requirements"] = (COLUMNS + LATE, choice(REQUIREMENTS)) if choice([False, True]) else (COLUMNS, ())
     if served:
         rules["requirements"] = ()
+        if len(columns) > len(COLUMNS):
+            rules["consumers"] = {name: choice([(), *REQUIREMENTS[-1]]) for name in rules["consumers"]}
     if isinstance(capacity, gear.Bytes) and len(columns) > 2:
         capacity = gear.Bytes(2 * capacity.n)
     return make(
