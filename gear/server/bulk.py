@@ -142,7 +142,10 @@ class Bulk:
         answer: m.Selected,
     ) -> None:
         """Send a selection, with its rows if they are wanted."""
-        arrays = (selection.ids, selection.probabilities, selection.starts, selection.lengths, selection.neighbours)
+        versions = () if selection.versions is None else (selection.versions,)
+        answer.versioned = selection.versions is not None
+        numbers = (selection.ids, selection.probabilities, selection.starts, *versions)
+        arrays = (*numbers, selection.lengths, selection.neighbours)
         answer.near = len(selection.neighbours)
         frames = [b"".join([a.tobytes() for a in arrays])]
         if shape is None or client.silent or not len(selection):

@@ -358,6 +358,7 @@ class Ranks:
                 dataclasses.replace(
                     whole, ids=whole.ids[mine], probabilities=whole.probabilities[mine], starts=starts,
                     lengths=lengths, draw=ranks.number,
+                    versions=None if whole.versions is None else whole.versions[mine],
                 )
             )  # fmt: skip
         pins = stored.pins.split(whole.pin, [one.ids for one in selections], by.client)

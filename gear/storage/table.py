@@ -82,6 +82,7 @@ class StoredTable:
         self._floats = self.layout.view(self.segment, "floats")
         self._blocks = self.layout.view(self.segment, "blocks")
         self._slots = self.layout.view(self.segment, "slots")
+        self._versions = self.layout.view(self.segment, "versions") if table.versioned else None
         self.records = self.layout.view(self.segment, "clients")
         self._by_rows = table.publish == "rows"
         self.clients: dict[int, Client] = {}
@@ -372,7 +373,18 @@ class StoredTable:
         near = NO_NEIGHBOURS if reach == (0, 0) else self.neighbours(starts, lengths, reach, 1)
         number, deadline = self.pins.add(ids, client, parties, ttl, which, near)
         return Selection(
-            self.table.name, ids, probabilities, starts, lengths, smallest, number, parties, deadline, (), near
+            self.table.name,
+            ids,
+            probabilities,
+            starts,
+            lengths,
+            smallest,
+            number,
+            parties,
+            deadline,
+            (),
+            near,
+            versions=self.versions_of(starts),
         )
 
     def claim(
@@ -414,7 +426,18 @@ class StoredTable:
         near = NO_NEIGHBOURS if reach == (0, 0) else self.neighbours(starts, lengths, reach, 1)
         pin, deadline = self.pins.add(ids, client, parties, ttl, 0, near, claim=number)
         return Selection(
-            self.table.name, ids, np.ones(len(ids)), starts, lengths, 1.0, pin, parties, deadline, (), near
+            self.table.name,
+            ids,
+            np.ones(len(ids)),
+            starts,
+            lengths,
+            1.0,
+            pin,
+            parties,
+            deadline,
+            (),
+            near,
+            versions=self.versions_of(starts),
         )
 
     def acknowledge(self, client: int, consumer: int, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
@@ -454,7 +477,18 @@ class StoredTable:
         near = NO_NEIGHBOURS if reach == (0, 0) else self.neighbours(starts, lengths, reach, 1)
         number, deadline = self.pins.add(ids, client, parties, ttl, which, near)
         return Selection(
-            self.table.name, ids, probabilities, starts, lengths, smallest, number, parties, deadline, (), near
+            self.table.name,
+            ids,
+            probabilities,
+            starts,
+            lengths,
+            smallest,
+            number,
+            parties,
+            deadline,
+            (),
+            near,
+            versions=self.versions_of(starts),
         )
 
     def pick(
@@ -478,7 +512,18 @@ class StoredTable:
         near = NO_NEIGHBOURS if reach == (0, 0) else self.neighbours(starts, lengths, reach, 1)
         number, deadline = self.pins.add(ids, client, parties, ttl, 0, near, void=True)
         return Selection(
-            self.table.name, ids, np.ones(len(ids)), starts, lengths, 1.0, number, parties, deadline, (), near
+            self.table.name,
+            ids,
+            np.ones(len(ids)),
+            starts,
+            lengths,
+            1.0,
+            number,
+            parties,
+            deadline,
+            (),
+            near,
+            versions=self.versions_of(starts),
         )
 
     def neighbours(
@@ -506,7 +551,16 @@ class StoredTable:
             done, smallest = sample.sample(self.segment, self.params, which, size, plan.rows, plan.pads, *drawn, out)
         if not done:
             return None
-        return Selection(self.table.name, ids, probabilities, starts, lengths, smallest, 0)
+        selection = Selection(self.table.name, ids, probabilities, starts, lengths, smallest, 0)
+        selection.versions = self.versions_of(starts)
+        return selection
+
+    def versions_of(self, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
+        """The policy versions of the trajectories of items, int64[B]; None where the table keeps none."""
+        if self._versions is None:
+            return None
+        found: npt.NDArray[np.int64] = self._versions[self._blocks[starts // self.layout.block_steps, f.SLOT]]
+        return found
 
     def reclaim(self) -> list[tuple[int, int]]:
         """The reserve is exhausted: revoke pins beyond their client's share; (client, pin) to be told."""

@@ -399,6 +399,8 @@ class Selected(Message, tag=108):
     """How many neighbours there are."""
     draw: int = -1
     """Number of the draw that it is a rank's part of."""
+    versioned: bool = False
+    """Whether the versions of the items, int64, come between starts and lengths."""
 
 
 class Updated(Message, tag=109):

@@ -233,24 +233,26 @@ class RemoteSession(LaterSession, RemoteWeights):
         if len(call.frames) > 1:
             self._came(table.layout.index, answer.pin, call.frames[1:])
         buffer = bytearray(call.frames[0])
-        n, rest = divmod(len(buffer) - 4 * answer.near, 28)
+        each = 36 if answer.versioned else 28
+        n, rest = divmod(len(buffer) - 4 * answer.near, each)
         if rest or n < 0:
             raise ProtocolError(
-                f"expected 28 bytes for each selected item and 4 for each neighbour ({answer.near}), got {len(buffer)}"
+                f"expected {each} bytes per selected item and 4 per neighbour ({answer.near}), got {len(buffer)}"
             )
         return Selection(
             table.table.name,
             np.frombuffer(buffer, np.int64, n),
             np.frombuffer(buffer, np.float64, n, 8 * n),
             np.frombuffer(buffer, np.int64, n, 16 * n),
-            np.frombuffer(buffer, np.int32, n, 24 * n),
+            np.frombuffer(buffer, np.int32, n, (each - 4) * n),
             answer.smallest,
             answer.pin,
             answer.parties,
             answer.deadline,
             (),
-            np.frombuffer(buffer, np.int32, answer.near, 28 * n),
+            np.frombuffer(buffer, np.int32, answer.near, each * n),
             answer.draw,
+            np.frombuffer(buffer, np.int64, n, 24 * n) if answer.versioned else None,
         )
 
     def pick(
