@@ -280,8 +280,8 @@ class Session(Service, Protocol):
         """Rows of an open trajectory."""
         ...
 
-    def drop(self, table: OpenTable, trajectory: int, timeout: float | None) -> None:
-        """Drop an open trajectory."""
+    def drop(self, table: OpenTable, ids: npt.NDArray[np.int64], timeout: float | None) -> Update:
+        """Drop trajectories, open or sealed, by the id of any of their items; a member of a group with all of it."""
         ...
 
     def lease(self, table: OpenTable, blocks: int, slots: int, timeout: float | None) -> Grant:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gear.batch import Update
 from gear.transport import messages as m
 from gear.transport.remote import Remote, deadline_of, expect
@@ -11,7 +13,6 @@ from gear.transport.remote import Remote, deadline_of, expect
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy as np
     import numpy.typing as npt
 
     from gear.transport.base import OpenTable
@@ -49,7 +50,7 @@ class LaterSession(Remote):
         index = table.layout.index
 
         def undo(call: Call) -> None:
-            talk.post(m.Drop(index, call.answer.trajectory))
+            talk.post(m.Drop(index), (np.array([call.answer.trajectory], np.int64).tobytes(),))
 
         with self._talking() as talk:
             call = talk.ask(m.Begin(index, version, timeout), deadline_of(timeout), (values,), undo)
@@ -96,7 +97,9 @@ class LaterSession(Remote):
         answer: m.Grown = expect(call, m.Grown)
         return answer.length
 
-    def drop(self, table: OpenTable, trajectory: int, timeout: float | None) -> None:
-        """Drop an open trajectory."""
+    def drop(self, table: OpenTable, ids: npt.NDArray[np.int64], timeout: float | None) -> Update:
+        """Drop trajectories."""
         with self._talking() as talk:
-            expect(talk.ask(m.Drop(table.layout.index, trajectory), deadline_of(timeout)), m.Done)
+            call = talk.ask(m.Drop(table.layout.index), deadline_of(timeout), (ids.tobytes(),))
+        answer: m.Updated = expect(call, m.Updated)
+        return Update(answer.applied, answer.stale)
