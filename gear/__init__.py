@@ -20,6 +20,7 @@ from gear.errors import (
     DeviceError,
     GearError,
     InsufficientMemory,
+    PartExpired,
     PinLost,
     ProtocolError,
     SchemaError,
@@ -72,7 +73,8 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "AuthenticationError", "Batch", "Bytes", "Client", "Closed", "Column", "ConnectionLost", "DataError",
     "DeadlineExceeded", "DeviceError", "Epochs", "Fifo", "Fresh", "GearError", "Groups", "InsufficientMemory", "Lifo",
-    "Loader", "MaxHeap", "MeanBetween", "MinHeap", "MinSize", "NStep", "NonzeroVariance", "Page", "PinLost",
+    "Loader", "MaxHeap", "MeanBetween", "MinHeap", "MinSize", "NStep", "NonzeroVariance", "Page", "PartExpired",
+    "PinLost",
     "Prioritized", "ProtocolError", "Published", "Query", "Queue", "ReturnToGo", "SampleToInsertRatio", "SchemaError",
     "Selection", "ServerConflict", "Stack", "StaleItems", "StalenessBudget", "Step", "Steps", "Table",
     "TableMismatch", "TableNotFound", "Timestep", "Trajectories", "Uniform", "Update", "VectorWriter", "View",

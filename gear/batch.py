@@ -77,6 +77,10 @@ class Selection:
     neighbours : int32[K]
         Slots, in rising order (part by part), of other pieces of split trajectories that the pin keeps readable too,
         for views that show rows beyond the items'.
+    draw : int
+        Number of the draw that it is a rank's part of (`world_size`), else -1.
+    versions : int64[B], optional
+        Policy version of each item's trajectory, in tables that keep versions.
     """
 
     table: str
@@ -90,6 +94,8 @@ class Selection:
     deadline: float = float("inf")
     parts: tuple[Part, ...] = ()
     neighbours: npt.NDArray[np.int32] = field(default_factory=lambda: NO_NEIGHBOURS)
+    draw: int = -1
+    versions: npt.NDArray[np.int64] | None = None
 
     @staticmethod
     def empty(table: str, parties: int) -> Selection:
@@ -126,7 +132,17 @@ class Selection:
         arrays = (self.ids, self.probabilities, self.starts, self.lengths, self.neighbours)
         raw = [np.ascontiguousarray(a).tobytes() for a in arrays]
         return msgspec.msgpack.encode(
-            (self.table, *raw, self.smallest, self.pin, self.parties, self.deadline, self.parts)
+            (
+                self.table,
+                *raw,
+                self.smallest,
+                self.pin,
+                self.parties,
+                self.deadline,
+                self.parts,
+                self.draw,
+                None if self.versions is None else self.versions.tobytes(),
+            )
         )
 
     @staticmethod
@@ -139,12 +155,28 @@ class Selection:
             If the bytes are no selection.
         """
         try:
-            table, ids, probabilities, starts, lengths, near, smallest, pin, parties, deadline, parts = (
+            table, ids, probabilities, starts, lengths, near, smallest, pin, parties, deadline, parts, number, made = (
                 msgspec.msgpack.decode(
-                    data, type=tuple[str, bytes, bytes, bytes, bytes, bytes, float, int, int, float, tuple[Part, ...]]
+                    data,
+                    type=tuple[
+                        str,
+                        bytes,
+                        bytes,
+                        bytes,
+                        bytes,
+                        bytes,
+                        float,
+                        int,
+                        int,
+                        float,
+                        tuple[Part, ...],
+                        int,
+                        bytes | None,
+                    ],
                 )
             )
             neighbours = np.frombuffer(near, np.int32).copy()
+            versions = None if made is None else np.frombuffer(made, np.int64).copy()
             arrays = (
                 np.frombuffer(ids, np.int64).copy(),
                 np.frombuffer(probabilities, np.float64).copy(),
@@ -153,13 +185,13 @@ class Selection:
             )
         except (msgspec.DecodeError, ValueError) as error:
             raise ProtocolError(f"expected a selection made by Selection.to_bytes, got other bytes: {error}") from None
-        if len({len(a) for a in arrays}) != 1 or (
+        if len({len(a) for a in (*arrays, *(() if versions is None else (versions,)))}) != 1 or (
             parts and (min(p.size for p in parts) < 0 or sum(p.size for p in parts) != len(arrays[0]))
         ):
             raise ProtocolError("expected a selection with equally long arrays; the bytes are damaged")
         if sum(p.near for p in parts) not in (0, len(neighbours)) or any(p.near < 0 for p in parts):
             raise ProtocolError("expected as many neighbours as the parts say; the bytes are damaged")
-        return Selection(table, *arrays, smallest, pin, parties, deadline, parts, neighbours)
+        return Selection(table, *arrays, smallest, pin, parties, deadline, parts, neighbours, number, versions)
 
 
 class Batch(Mapping[str, Any]):
@@ -248,6 +280,27 @@ class Batch(Mapping[str, Any]):
     def probabilities(self) -> npt.NDArray[np.float64]:
         """float64[B], the probability with which each item was drawn; always NumPy."""
         return self.selection.probabilities
+
+    @property
+    def versions(self) -> npt.NDArray[np.int64]:
+        """int64[B], the policy version of each item's trajectory; always NumPy.
+
+        Raises
+        ------
+        DataError
+            If the table keeps no versions.
+        """
+        if self.selection.versions is None:
+            raise DataError(
+                f"versions: table {self._plan.table.name!r} keeps no versions; declare max_staleness=, "
+                "sampler=gear.Fresh() or limiter=gear.StalenessBudget(...)"
+            )
+        return self.selection.versions
+
+    @property
+    def draw(self) -> int | None:
+        """Number of the draw that the batch is a rank's part of; None where it was drawn for nobody else."""
+        return None if self.selection.draw < 0 else self.selection.draw
 
     @property
     def lengths(self) -> Any:

@@ -63,6 +63,10 @@ class PinLost(GearError, RuntimeError):
     """The rows of a selection may have been evicted: its deadline passed or its pin was revoked."""
 
 
+class PartExpired(PinLost):
+    """A rank's part of a draw has ended before the rank had it: it came too late, or the table took the rows back."""
+
+
 class ServerConflict(GearError, OSError):
     """A server name, port or kept memory is already in use."""
 
@@ -85,6 +89,7 @@ _CLASSES = (
     InsufficientMemory,
     DeviceError,
     PinLost,
+    PartExpired,
     ServerConflict,
     Closed,
 )

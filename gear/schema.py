@@ -46,7 +46,7 @@ from gear.rules import (
     whole_number,
 )
 from gear.rules import Sampler as _Sampler
-from gear.served import check_consumers, check_line, check_served_once
+from gear.served import check_consumers, check_line, check_needs, check_served_once
 
 __all__ = [
     "DTYPES",
@@ -148,9 +148,11 @@ class Table(Spec, frozen=True):
         Whether draws may ask for open trajectories too; costs another structure.
     max_staleness : int, optional
         A trajectory whose policy version is more than this behind the table's (`Client.set_version`) leaves.
-    consumers : sequence of str
+    consumers : sequence of str, or dict
         Up to 8 names. Each consumer is served every item, oldest first, and acknowledges it (`Client.ack`); an item
-        leaves a queue when all have. Needs the sampler `Fifo` or `Groups` and the limiter `MinSize` or `Queue`.
+        leaves a queue when all have. Needs the sampler `Fifo` or `Groups` and the limiter `MinSize` or `Queue`. A dict
+        says which late columns each needs, ``{"reward": (), "trainer": ("reward",)}``: an item waits for a
+        consumer when it has them, in that order.
     """
 
     name: str
@@ -173,6 +175,7 @@ class Table(Spec, frozen=True):
     include_open: bool = False
     max_staleness: int | None = None
     consumers: Sequence[str] = ()
+    consumer_needs: Requirements = ()  # what the dict of consumers says, in their order
 
     def __post_init__(self) -> None:
         require(
@@ -215,6 +218,7 @@ class Table(Spec, frozen=True):
     def _check_sets(self, owner: str) -> None:
         """Late columns, open trajectories and versions go together with the rest."""
         force_setattr(self, "requirements", requirements_of(owner, self.columns, self.requirements))
+        check_needs(self, owner)
         if self.max_staleness is not None:
             most = MAX_INT32
             force_setattr(self, "max_staleness", whole_number(owner, "max_staleness", self.max_staleness, 0, most))
@@ -352,6 +356,10 @@ class Table(Spec, frozen=True):
                 f"table {self.name!r} declares no consumers, got consumer={name!r}; declare consumers=({name!r},)"
             )
         return self.lines - 1
+
+    def needs_of(self, consumer: int) -> tuple[str, ...]:
+        """The late columns that an item has before it waits for a consumer."""
+        return self.consumer_needs[consumer] if 0 <= consumer < len(self.consumer_needs) else ()
 
     def column(self, name: str) -> Column:
         """The column of that name.

@@ -6,6 +6,7 @@ Parts of a `Table`'s own validation, called while it is constructed. Nothing her
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from msgspec.structs import force_setattr
@@ -41,6 +42,9 @@ def check_line(table: Table, owner: str, line: Queue | Stack) -> None:
 def check_consumers(table: Table, owner: str) -> None:
     """A few different names; becomes a tuple."""
     names = table.consumers
+    if isinstance(names, Mapping):
+        force_setattr(table, "consumer_needs", tuple(names.values()))
+        names = tuple(names)
     require(
         isinstance(names, (tuple, list)) and all(isinstance(n, str) and _NAME.fullmatch(n) for n in names),
         f"{owner}: consumers must be a sequence of names of letters, digits or '_.-', got {names!r}",
@@ -50,6 +54,24 @@ def check_consumers(table: Table, owner: str) -> None:
         len(names) <= MAX_CONSUMERS and len(set(names)) == len(names),
         f"{owner}: consumers must be at most {MAX_CONSUMERS} different names, got {names!r}",
     )
+
+
+def check_needs(table: Table, owner: str) -> None:
+    """What consumers need of an item are late columns; becomes a tuple for each of them, empty where none needs any."""
+    given, late = table.consumer_needs, [c.name for c in table.columns if c.late]
+    require(
+        isinstance(given, (tuple, list)) and len(given) in (0, len(table.consumers)),
+        f"{owner}: consumer_needs must name late columns for each of {table.consumers}, got {given!r}",
+    )
+    needs = []
+    for consumer, entry in zip(table.consumers, given or (), strict=False):
+        names = (entry,) if isinstance(entry, str) else entry
+        require(
+            isinstance(names, (tuple, list, set, frozenset)) and set(names) <= set(late),
+            f"{owner}: consumer {consumer!r} needs {entry!r}, expected late columns ({', '.join(late) or 'none'})",
+        )
+        needs.append(tuple(name for name in late if name in names))
+    force_setattr(table, "consumer_needs", tuple(needs) if any(needs) else ())
 
 
 def check_served_once(table: Table, owner: str) -> None:
@@ -66,7 +88,8 @@ def check_served_once(table: Table, owner: str) -> None:
     )
     require(
         not table.requirements and not table.include_open,
-        f"{owner}: {why}: items are served in turn; leave requirements and include_open out",
+        f"{owner}: {why}: items are served in turn; leave requirements and include_open out"
+        + (", and say what each consumer needs: consumers={name: late columns}" if table.consumers else ""),
     )
     require(
         table.shards in (0, 1),

@@ -47,6 +47,10 @@ def _awaited(
     return run
 
 
+def _drop(client: Growing, trajectory: int) -> None:
+    client.drop(trajectory)
+
+
 def _let_go(client: Sampling, selection: Selection) -> None:
     client.release(selection, delivered=False)
 
@@ -59,7 +63,7 @@ class Coroutines(Inserting, Sampling, Later, Growing, Consuming, Weights):
     flush_async = _awaited(Inserting.flush)
     select_async = _awaited(Sampling.select, _let_go)
     collect_async = _awaited(Sampling.collect)
-    open_async = _awaited(Growing.open, Growing.drop)
+    open_async = _awaited(Growing.open, _drop)
     append_async = _awaited(Growing.append)
     seal_async = _awaited(Growing.seal)
     fill_async = _awaited(Later.fill)
@@ -80,10 +84,13 @@ class Coroutines(Inserting, Sampling, Later, Growing, Consuming, Weights):
         beta: float | None = None,
         normalize: Normalize = "batch",
         consumer: str | None = None,
+        world_size: int | None = None,
+        rank: int | None = None,
+        draw: int | None = None,
     ) -> Batch:
         """`sample` for asyncio, see there and `gear.client.aio`; delivered when the task goes on with it."""
-        draw = partial(self._fetch, query, table, require, include_open, timeout, out, beta, normalize, consumer)
-        reader, batch = await self._threads.run(draw, _give_back)
+        fetch = partial(self._fetch, query, table, require, include_open, timeout, out, beta, normalize, consumer)
+        reader, batch = await self._threads.run(partial(fetch, world_size, rank, draw), _give_back)
         reader.release(batch.selection, True)
         return batch
 

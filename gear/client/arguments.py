@@ -14,6 +14,7 @@ import numpy as np
 
 from gear.errors import DataError, SchemaError
 from gear.query import MOST_ITEMS, Query
+from gear.transport.message import MOST_RANKS, Share
 from gear.weights import NORMALIZATIONS, exponent, number
 
 if TYPE_CHECKING:
@@ -148,6 +149,28 @@ def version_of(table: Table, value: int | None) -> int | None:
             "limiter=gear.StalenessBudget(...)"
         )
     return version(value)
+
+
+def share(query: Query, world_size: int | None, rank: int | None, draw: int | None) -> Share | None:
+    """Which rank's part of a draw is asked for; None where there is one rank alone.
+
+    Raises
+    ------
+    DataError
+    """
+    if world_size is None:
+        if rank is not None or draw is not None:
+            raise DataError(f"rank={rank!r}, draw={draw!r}: expected world_size= beside them, the number of ranks")
+        return None
+    ranks = count("world_size", world_size, MOST_RANKS)
+    if not isinstance(rank, (int, np.integer)) or isinstance(rank, bool) or not 0 <= rank < ranks:
+        raise DataError(f"rank: expected a number from 0 to {ranks - 1} (world_size={ranks}), got {rank!r}")
+    if query.size * ranks > MOST_ITEMS and query.budget is None:
+        raise DataError(
+            f"a draw of {query.size} items for each of {ranks} ranks has more than the {MOST_ITEMS} items that it may "
+            "have; ask for fewer"
+        )
+    return Share(ranks, int(rank), None if draw is None else position("draw", draw))
 
 
 def position(name: str, value: int) -> int:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gear.batch import Update
 from gear.client import arguments as check
 from gear.client.priorities import as_ids, as_priorities
 from gear.client.state import State
@@ -152,17 +153,34 @@ class Growing(State):
         port = self._port_of(trajectory, table, timeout)
         return port.session.length(port.open, int(trajectory), timeout)
 
-    def drop(self, trajectory: int, *, table: str | None = None, timeout: float | None = None) -> None:
-        """Drop an open trajectory.
+    def drop(self, trajectories: Any, *, table: str | None = None, timeout: float | None = None) -> Update:
+        """Drop trajectories, open or sealed; they leave at once, also for consumers that have not acknowledged them.
+
+        Whoever reads one of them keeps its rows until he lets go. A member of a group goes with all of the group.
+
+        Parameters
+        ----------
+        trajectories : int or int64[N]
+            Each names its trajectory by any of its items, as in `Batch.ids` or `Page.ids`.
+
+        Returns
+        -------
+        Update
+            How many ids were applied and how many were stale: their trajectory has left.
 
         Raises
         ------
         DataError
-            If it is sealed or gone.
+            If a writer still writes one of them; none of its table is dropped then.
         """
-        timeout = check.seconds(timeout)
-        port = self._port_of(trajectory, table, timeout)
-        port.session.drop(port.open, int(trajectory), timeout)
+        timeout, ids = check.seconds(timeout), check.at_once(as_ids(np.atleast_1d(trajectories)))
+        applied = stale = 0
+        for part in np.unique(ids >> ID_SHARD_SHIFT).tolist():
+            mine = ids[ids >> ID_SHARD_SHIFT == part].copy()
+            port = self._port_of(int(mine[0]), table, timeout)
+            dropped = port.session.drop(port.open, mine, timeout)
+            applied, stale = applied + dropped.applied, stale + dropped.stale
+        return Update(applied, stale)
 
     def _port_of(self, trajectory: int, table: str | None, timeout: float | None) -> Port:
         """The part of a table that an id is of."""

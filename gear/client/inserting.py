@@ -152,7 +152,13 @@ class Inserting(State):
             port.flush(left(deadline))
 
     @overload
-    def writer(self, table: str | None = None, *, publish: Literal["end", "rows"] | None = None) -> Writer: ...
+    def writer(
+        self,
+        table: str | None = None,
+        *,
+        publish: Literal["end", "rows"] | None = None,
+        version: int | None = None,
+    ) -> Writer: ...
 
     @overload
     def writer(
@@ -162,6 +168,7 @@ class Inserting(State):
         num_envs: int,
         autoreset: object = None,
         publish: Literal["end", "rows"] | None = None,
+        version: int | None = None,
     ) -> VectorWriter: ...
 
     def writer(
@@ -171,6 +178,7 @@ class Inserting(State):
         num_envs: int | None = None,
         autoreset: object = None,
         publish: Literal["end", "rows"] | None = None,
+        version: int | None = None,
     ) -> Writer | VectorWriter:
         """A writer that appends the steps of one trajectory after the other.
 
@@ -184,6 +192,9 @@ class Inserting(State):
             step after an end that does not start from the final observation is refused.
         publish : {"end", "rows"}, optional
             When rows become visible. Default: what the table declares, and "rows" needs a table that does.
+        version : int, optional
+            Of the policy that acts, as for `insert`: of trajectories that begin until ``writer.version = v`` says
+            another one. A trajectory is of the version with which it began.
         """
         port = self._tables.port(table, None)
         when = check.publishing(port.table, publish)
@@ -202,5 +213,7 @@ class Inserting(State):
             made = VectorWriter(
                 port, when, check.count("num_envs", num_envs, check.MOST_ENVS), autoreset_mode(autoreset)
             )
+        if version is not None:
+            made.version = version
         self._writers.add(made)
         return made

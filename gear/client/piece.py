@@ -37,11 +37,13 @@ class Piece:
     published : rows committed (or on their way to be).
     begun : whether anything of it was submitted.
     sequence : number of its last commit.
+    version : of the policy that made its trajectory; None for the table's at the first commit.
     """
 
     def __init__(self, port: Port, flags: int, seam: Seam = NO_SEAM) -> None:
         self._port = port
         self.flags, self.seam = flags, seam
+        self.version: int | None = None
         self.sequence = 0
         self.published = 0
         self.begun = False
@@ -101,7 +103,7 @@ class Piece:
         blocks = self._chain[self._submitted :]
         seam = NO_SEAM if self.begun else self.seam
         self.sequence = port.submit(
-            self._slot, blocks, length - self.published, flags, priority, left(deadline), seam=seam
+            self._slot, blocks, length - self.published, flags, priority, left(deadline), self.version, seam
         )
         self.begun, self.published, self._submitted = True, length, len(self._chain)
         self._ended = bool(flags & END)

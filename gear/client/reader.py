@@ -14,7 +14,7 @@ import numpy as np
 from gear.client.arguments import collectable
 from gear.client.buffers import Buffers
 from gear.client.deadline import left, patiently, until
-from gear.errors import PinLost
+from gear.errors import PinLost, SchemaError
 from gear.packing import PackedPlans
 from gear.plan import Plan, default_views, item_length, late_columns, make_plan, reach
 from gear.query import Query
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gear.batch import Batch, NewBatch, Selection
     from gear.client.loader import Loader
     from gear.transport.base import OpenTable, Service
+    from gear.transport.message import Share
     from gear.weights import Normalize
 
 PIN_SECONDS = 60.0
@@ -86,10 +87,11 @@ class Reader:
         beta: float | None,
         normalize: Normalize,
         consumer: str = "",
+        share: Share | None = None,
     ) -> Batch:
         """Select and collect; the pin is released as delivered."""
-        planned = self._planned(query)
-        if planned.at_once and not consumer:
+        planned = self._planned(query, consumer)
+        if planned.at_once and not consumer and share is None:
             plan, which = planned.plan, planned.wanted.which
             assert plan is not None
             if out is None:
@@ -102,7 +104,7 @@ class Reader:
                 batch.arrived()
                 batch.fill(selection, beta, normalize)
                 return batch
-        batch = self.fetch(query, timeout, out, beta, normalize, consumer)
+        batch = self.fetch(query, timeout, out, beta, normalize, consumer, share)
         self._session.release(self.open, batch.selection, True)
         return batch
 
@@ -114,10 +116,11 @@ class Reader:
         beta: float | None,
         normalize: Normalize,
         consumer: str = "",
+        share: Share | None = None,
     ) -> Batch:
-        """Like `sample`, but the pin stays until the caller releases it. Redraws when a pin is lost."""
-        planned = self._planned(query)
-        wanted = replace(planned.wanted, consumer=consumer) if consumer else planned.wanted
+        """Like `sample`, but the pin stays until the caller releases it. Redraws when a pin is lost, but for a rank."""
+        planned = self._planned(query, consumer)
+        wanted = planned.wanted if share is None else replace(planned.wanted, share=share)
         if out is not None and planned.plan is not None:
             out.reuse(planned.plan)
         deadline = until(timeout)
@@ -144,25 +147,34 @@ class Reader:
         beta: float | None,
         normalize: Normalize,
         consumer: str = "",
+        share: Share | None = None,
     ) -> Loader:
         """A loader of such batches; `publish` is called before each is fetched."""
         from gear.client.loader import Loader
 
         def fetch(wait: float, buffer: Batch | None) -> Batch:
             publish(wait)
-            return self.fetch(query, wait, buffer, beta, normalize, consumer)
+            return self.fetch(query, wait, buffer, beta, normalize, consumer, share)
 
         def release(selection: Selection, delivered: bool) -> None:
             self._session.release(self.open, selection, delivered)
 
         return Loader(fetch, release, prefetch, copy, timeout)
 
-    def select(self, query: Query, parties: int, timeout: float | None, ttl: float, consumer: str = "") -> Selection:
+    def select(
+        self,
+        query: Query,
+        parties: int,
+        timeout: float | None,
+        ttl: float,
+        consumer: str = "",
+        share: Share | None = None,
+    ) -> Selection:
         """Draw and pin; what the query's views show beyond the items too, without any the neighbouring pieces."""
         most = self.open.layout.max_length
         near = reach(query.views, self._longest) if query.views else (most, most)
-        which = self._planned(query).wanted.which
-        wanted = Wanted(query.size, parties, ttl, None, which, near, query.budget, consumer)
+        which = self._planned(query, consumer).wanted.which
+        wanted = Wanted(query.size, parties, ttl, None, which, near, query.budget, consumer, share)
         selection = patiently(self._session.select, self.open, wanted, timeout=timeout)
         if parties == 1:  # with several the selector may be a mere coordinator: a party holds when it collects
             self._hold(selection)
@@ -230,16 +242,16 @@ class Reader:
             plan = self._plans[key] = make_plan(self.open.layout, views, size, length)
         return plan
 
-    def _planned(self, query: Query) -> _Planned:
+    def _planned(self, query: Query, consumer: str = "") -> _Planned:
         """What a query comes to, worked out once."""
         last = self._last
-        if last is not None and last.query is query:
+        if last is not None and last.query is query and last.wanted.consumer == consumer:
             return last
-        views, which = self._wanted(query)
+        views, which = self._wanted(query, consumer)
         fixed = bool(self._length) and not query.packed and not query.max_steps  # every batch is laid out alike
         plan = self.plan(views, query.size, self._length) if fixed else None
         near = reach(query.views, self._longest)
-        wanted = Wanted(query.size, 1, PIN_SECONDS, plan, which, near, query.budget)
+        wanted = Wanted(query.size, 1, PIN_SECONDS, plan, which, near, query.budget, consumer)
         at_once = self._session.path == "inproc" and fixed and self._covered(query, views)
         self._last = planned = _Planned(query, views, query.packed, plan, at_once, wanted)
         return planned
@@ -252,8 +264,10 @@ class Reader:
             plans = self._packed[views] = PackedPlans(self.open.layout, views, self._longest)
         return plans.plan(lengths)
 
-    def _wanted(self, query: Query) -> tuple[tuple[AnyView, ...], int]:
+    def _wanted(self, query: Query, consumer: str = "") -> tuple[tuple[AnyView, ...], int]:
         """The views of a query and the number of the set that it draws from."""
+        if consumer and self.open.table.consumer_needs:
+            return self._served(query, consumer), 0
         if not query.require and not query.include_open:
             return query.views, 0
         key = (query.require, query.include_open)
@@ -261,6 +275,17 @@ class Reader:
         if which is None:
             which = self._sets[key] = set_number(self.open.table, *key)
         return query.views or default_views(self.open.table, query.require), which
+
+    def _served(self, query: Query, consumer: str) -> tuple[AnyView, ...]:
+        """The views of what a consumer is served: what it needs is there."""
+        table = self.open.table
+        needs = table.needs_of(table.consumer(consumer))
+        if query.require and set(query.require) != set(needs):
+            raise SchemaError(
+                f"require={query.require!r}: table {table.name!r} declares that consumer {consumer!r} needs "
+                f"{', '.join(needs) or 'no late columns'}; leave require= out, or declare it for the consumer"
+            )
+        return query.views or default_views(table, needs)
 
     def _covered(self, query: Query, views: tuple[AnyView, ...]) -> bool:
         """Whether the late columns of the views, if any, are required, and shown of the items alone: they are there."""

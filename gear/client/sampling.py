@@ -35,6 +35,9 @@ class Sampling(State):
         beta: float | None = None,
         normalize: Normalize = "batch",
         consumer: str | None = None,
+        world_size: int | None = None,
+        rank: int | None = None,
+        draw: int | None = None,
     ) -> Batch:
         """Draw items and collect them into a batch.
 
@@ -54,11 +57,21 @@ class Sampling(State):
             The maximum by which the weights are divided, see `Batch.importance_weights`.
         consumer : str, optional
             For which of the table's consumers: its next items, claimed until `ack`.
+        world_size, rank : int, optional
+            This is rank `rank` of `world_size` data-parallel ranks that draw together: of each draw every rank gets one
+            batch, with its own items and about as many steps as the others. All ask for the same; `size` and
+            `max_steps` are those of a rank's batch. The first rank that asks has the draw made, the others get their
+            parts of it; `Batch.draw` is its number.
+        draw : int, optional
+            The part of this draw. Default: of the first one that the rank has not had. A number that was not reached
+            yet makes the draws go on from there on every rank (after a restart, say the trainer's step).
 
         Raises
         ------
         DeadlineExceeded
             Saying what the sample waited for.
+        PartExpired
+            If the rank came too late: parts wait 60 s (`select`: `ttl`). Told once; then comes the next part there is.
         DataError, SchemaError
             Naming the argument that cannot be.
         """
@@ -70,7 +83,8 @@ class Sampling(State):
         reader = self._tables.reader(table, query, timeout)
         if self._writers:
             self._publish(reader, timeout)
-        return reader.sample(query, timeout, out, beta, normalize, self._claiming(reader, consumer))
+        share = check.share(query, world_size, rank, draw)
+        return reader.sample(query, timeout, out, beta, normalize, self._claiming(reader, consumer), share)
 
     def _claiming(self, reader: Reader, consumer: str | None) -> str:
         """The consumer that claims what is drawn, "" where the table has none; `ack` remembers it."""
@@ -92,6 +106,9 @@ class Sampling(State):
         beta: float | None,
         normalize: Normalize,
         consumer: str | None,
+        world_size: int | None,
+        rank: int | None,
+        draw: int | None,
     ) -> tuple[Reader, Batch]:
         """As `sample`; the caller tells the reader whether it was delivered."""
         query, timeout, beta = (
@@ -101,7 +118,8 @@ class Sampling(State):
         )
         reader = self._tables.reader(table, query, timeout)
         self._publish(reader, timeout)
-        return reader, reader.fetch(query, timeout, out, beta, normalize, self._claiming(reader, consumer))
+        share = check.share(query, world_size, rank, draw)
+        return reader, reader.fetch(query, timeout, out, beta, normalize, self._claiming(reader, consumer), share)
 
     def select(
         self,
@@ -115,6 +133,9 @@ class Sampling(State):
         timeout: float | None = None,
         ttl: float = 60.0,
         consumer: str | None = None,
+        world_size: int | None = None,
+        rank: int | None = None,
+        draw: int | None = None,
     ) -> Selection:
         """Draw items without collecting them; they stay readable until `parties` parties released them.
 
@@ -134,6 +155,8 @@ class Sampling(State):
             If some of the `ids` are not stored any more; nothing is selected then.
         consumer : str, optional
             As for `sample`; the claim is this client's. Released undelivered, the items wait again.
+        world_size, rank, draw : int, optional
+            As for `sample`. Released undelivered, or when its client dies, a part waits for the rank's next one.
         """
         query, timeout, ttl = self._query(query, require, include_open), check.seconds(timeout), check.lifetime(ttl)
         parties = check.count("parties", parties, check.MOST_PARTIES)
@@ -141,7 +164,8 @@ class Sampling(State):
         if ids is not None:
             return reader.pick(check.at_once(as_ids(ids)), parties, ttl)
         self._publish(reader, timeout)
-        return reader.select(query, parties, timeout, ttl, self._claiming(reader, consumer))
+        share = check.share(query, world_size, rank, draw)
+        return reader.select(query, parties, timeout, ttl, self._claiming(reader, consumer), share)
 
     def collect(
         self,
@@ -191,6 +215,9 @@ class Sampling(State):
         beta: float | None = None,
         normalize: Normalize = "batch",
         consumer: str | None = None,
+        world_size: int | None = None,
+        rank: int | None = None,
+        draw: int | None = None,
     ) -> Loader:
         """An endless iterator over batches that a thread keeps ready.
 
@@ -204,6 +231,8 @@ class Sampling(State):
             Seconds that one step of the iteration may take.
         consumer : str, optional
             As for `sample`; what was prefetched and not taken waits again.
+        world_size, rank, draw : int, optional
+            As for `sample`.
         """
         query, timeout, beta = (
             self._query(query, require, include_open),
@@ -214,7 +243,8 @@ class Sampling(State):
         reader = self._tables.reader(table, query, timeout)
         publish = partial(self._publish, reader)
         claiming = self._claiming(reader, consumer)
-        loader = reader.loader(query, publish, prefetch, copy, timeout, beta, normalize, claiming)
+        share = check.share(query, world_size, rank, draw)
+        loader = reader.loader(query, publish, prefetch, copy, timeout, beta, normalize, claiming, share)
         self._loaders.add(loader)
         return loader
 

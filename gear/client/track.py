@@ -40,6 +40,7 @@ class Track:
     Attributes
     ----------
     closed : why nothing can be appended any more, empty while it can.
+    version : of the policy, for trajectories that begin from now on; None for the table's when they are committed.
     """
 
     def __init__(self, port: Port | Spread, by_rows: bool) -> None:
@@ -48,6 +49,8 @@ class Track:
         self._kinds = tuple(_kind(c) for c in port.codec.step_columns)
         self._width = len(self._kinds)
         self.closed = ""
+        self.version: int | None = None
+        self._version: int | None = None
         self._values: list[np.ndarray] | None = None
         self._before = self._at = self._limit = 0
         self._strips: list[np.ndarray] = []
@@ -234,6 +237,7 @@ class Track:
         while True:
             begins = not length and not self._piece.begun and not self._piece.flags & CONTINUES
             if begins:
+                self._version = self.version
                 self._choose()
             try:
                 return self._piece.extend()
@@ -286,6 +290,7 @@ class Track:
             raise DataError(
                 f"the trajectory needs its per-trajectory columns ({names}): give them with set() or end(trajectory=)"
             )
+        self._piece.version = self._version
         try:
             self._piece.commit(self.rows, flags, final, self._values, priority, timeout)
         except ConnectionLost as error:

@@ -151,6 +151,13 @@ class VectorWriter(Writing):
             self._any_resets = bool(self._resets.any())
             self._catch_up(None)
 
+    def _tell(self, version: int | None) -> None:
+        self._tracks[0].check_open()
+        self._catch_up(None)
+        self._hand_on()  # what is staged has begun before
+        for track in self._tracks:
+            track.version = version
+
     def _publish(self, timeout: float | None) -> None:
         if self._tracks[0].closed:
             return

@@ -33,6 +33,9 @@ class Writer(Writing):
         super().__init__(port, publish)
         self._track = Track(port, self._by_rows)
 
+    def _tell(self, version: int | None) -> None:
+        self._track.version = version
+
     def append(self, step: Mapping[str, Any]) -> None:
         """Append one step: every per-step column, without a time axis.
 

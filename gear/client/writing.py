@@ -6,7 +6,7 @@ import threading
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Literal
 
-from gear.client.arguments import seconds
+from gear.client.arguments import seconds, version_of
 from gear.client.deadline import left, until
 
 if TYPE_CHECKING:
@@ -26,6 +26,27 @@ class Writing(ABC):
         self._port = port
         self._by_rows = publish == "rows"
         self._lock = threading.Lock()
+        self._version: int | None = None
+
+    @property
+    def version(self) -> int | None:
+        """Version of the policy that acts: that of trajectories that begin from now on.
+
+        None: the table's (`Client.set_version`) when they are committed. May be set at any time.
+
+        Raises
+        ------
+        DataError
+            If it is none, or the table keeps no versions.
+        """
+        return self._version
+
+    @version.setter
+    def version(self, version: int | None) -> None:
+        number = version_of(self._port.table, version)
+        with self._lock:
+            self._tell(number)
+            self._version = number
 
     def publish(self, timeout: float | None = None) -> None:
         """Make the rows appended so far visible; does nothing with ``publish="end"``."""
@@ -89,6 +110,10 @@ class Writing(ABC):
     @abstractmethod
     def _publish(self, timeout: float | None) -> None:
         """Make rows visible; `timeout` is checked."""
+
+    @abstractmethod
+    def _tell(self, version: int | None) -> None:
+        """Trajectories that begin from now on are of that version."""
 
     @abstractmethod
     def _finish(self, timeout: float | None) -> bool:

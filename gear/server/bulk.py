@@ -148,6 +148,7 @@ class Bulk:
     ) -> None:
         """Send a selection, with its rows if they are wanted."""
         frames = [items_of(selection)]
+        answer.versioned = selection.versions is not None
         answer.near = len(selection.neighbours)
         if shape is None or client.silent or not len(selection):
             self._send(client, request, answer, frames)
@@ -271,10 +272,10 @@ class Bulk:
 
 def items_of(selection: Selection) -> bytes:
     """The arrays of a selection, one behind the other."""
-    parts = [
-        selection.ids.tobytes(), selection.probabilities.tobytes(), selection.starts.tobytes(),
-        selection.lengths.tobytes(),
-    ]  # fmt: skip
+    parts = [selection.ids.tobytes(), selection.probabilities.tobytes(), selection.starts.tobytes()]
+    if selection.versions is not None:
+        parts.append(selection.versions.tobytes())
+    parts.append(selection.lengths.tobytes())
     if len(selection.neighbours):
         parts.append(selection.neighbours.tobytes())
     return b"".join(parts)

@@ -14,6 +14,7 @@ from gear.errors import GearError, ProtocolError
 from gear.server.bulk import items_of
 from gear.server.later import deadline_of
 from gear.storage.budget import Budget
+from gear.storage.ranks import Ask, Share, Wanted
 from gear.transport import messages as m
 from gear.transport import wire
 
@@ -86,11 +87,11 @@ class Draws:
     def _select(self, client: Client, request: int, body: m.Select, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)
         shape, consumer = body.shape, -1
-        if hosted.plain and shape is None and not (body.which or body.steps or body.consumer):
+        if hosted.plain and shape is None and not (body.which or body.steps or body.consumer or body.share):
             at_once = hosted.queue.select_at_once(row, body.size, body.parties, body.ttl, (body.before, body.after))
             if at_once is not None:
                 answer = m.Selected(at_once.pin, at_once.parties, at_once.smallest, at_once.deadline)
-                answer.near = len(at_once.neighbours)
+                answer.near, answer.versioned = len(at_once.neighbours), at_once.versions is not None
                 self._send(client, request, answer, [items_of(at_once)])
                 return
         else:
@@ -102,7 +103,7 @@ class Draws:
             if isinstance(result, GearError):
                 self._refuse(client, request, result)
             else:
-                answer = m.Selected(result.pin, result.parties, result.smallest, result.deadline)
+                answer = m.Selected(result.pin, result.parties, result.smallest, result.deadline, draw=result.draw)
                 self._bulk.selected(client, request, hosted, row, shape, result, answer)
 
         which = body.which
@@ -110,7 +111,12 @@ class Draws:
             raise ProtocolError(f"Select: table {hosted.name!r} has no set of items number {which}")
         reach, budget = (body.before, body.after), Budget(body.steps, body.alone) if body.steps else None
         deadline = deadline_of(body.timeout)
-        hosted.queue.select(row, body.size, body.parties, body.ttl, deadline, done, which, reach, budget, consumer)
+        if body.share is None:
+            hosted.queue.select(row, body.size, body.parties, body.ttl, deadline, done, which, reach, budget, consumer)
+        else:
+            share = Share.checked(body.share.ranks, body.share.rank, body.share.draw)
+            wanted = Wanted(body.size, which, budget)
+            hosted.queue.ranks.ask(Ask(row, wanted, reach, consumer, share, body.parties, body.ttl, deadline, done))
 
     def _pick(self, client: Client, request: int, body: m.Pick, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)

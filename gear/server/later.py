@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gear.errors import GearError, ProtocolError
+from gear.storage.dropping import drop
 from gear.storage.names import names_of
 from gear.transport import messages as m
 from gear.transport import wire
@@ -99,9 +100,9 @@ class Later:
 
     def _drop(self, client: Client, request: int, body: m.Drop, parts: list[Buffer]) -> None:
         hosted, _ = self._row(client, body.table)
-        hosted.stored.growing.drop(body.trajectory)
+        dropped = drop(hosted.stored, wire.array(parts[1], np.int64, m.MAX_ITEMS, "Drop ids"))
         hosted.queue.advance()
-        self._send(client, request, m.Done(), [])
+        self._send(client, request, m.Updated(dropped.applied, dropped.stale), [])
 
     def _answer(self, client: Client, request: int, kind: Callable[[int], m.Message]) -> Callable[[Any], None]:
         """Sends what an attempt came to."""

@@ -31,6 +31,7 @@ _BESIDE = {
     "state": ("connected", "silent"),
     "outcome": ("received", "refused", "dropped"),
     "reason": ("filtered", "late"),
+    "kind": ("expired", "open"),
 }
 """Labels beside table and shard, and their values in the order of the figures."""
 
@@ -64,6 +65,16 @@ OF_TABLES = (
     Family("gear_completed_groups", True, "Groups that were complete.", _of("completed_groups")),
     Family("gear_dropped_groups", True, "Groups that the filter dropped, or that were not complete in time.",
            _of("filtered_groups", "late_groups"), "reason"),
+    Family("gear_gathering_groups", False, "Groups that wait for members.", _of("gathering_groups")),
+    Family("gear_short_groups", True, "Groups that were delivered short, after their deadline.", _of("short_groups")),
+    Family("gear_table_version", False, "Policy version that the table was told last.", _of("version")),
+    Family("gear_dropped_trajectories", True, "Trajectories that were too old, and open ones that nobody went on "
+           "with or that were dropped.", _of("expired_trajectories", "dropped_open_trajectories"), "kind"),
+    Family("gear_open_trajectories", False, "Trajectories of the table that still grow.", _of("open_trajectories")),
+    Family("gear_filled_trajectories", True, "Trajectories whose late columns were filled, once for each call.",
+           _of("filled_trajectories")),
+    Family("gear_stale_fills", True, "Fills of trajectories that had left.", _of("stale_fills")),
+    Family("gear_lost_parts", True, "Parts of draws that ended before their rank had them.", _of("lost_parts")),
     Family("gear_updated_priorities", True, "Priorities updated.", _of("updated_priorities")),
     Family("gear_stale_updates", True, "Priority updates of items that had left.", _of("stale_updates")),
     Family("gear_blocked_seconds", True, "Seconds that parked requests waited, those that still wait included.",
@@ -81,6 +92,15 @@ OF_TABLES = (
     Family("gear_table_held_blocks", False, "Blocks of evicted data that is still read.", _of("held_blocks")),
     Family("gear_table_quarantined_blocks", False, "Blocks leased to silent clients.", _of("quarantined_blocks")),
     Family("gear_table_pins", False, "Selections that are read.", _of("pins")),
+)  # fmt: skip
+
+OF_CONSUMERS = (
+    Family("gear_consumer_waiting_items", False, "Items that wait to be served to a consumer.", _of("waiting")),
+    Family("gear_consumer_claimed_items", False, "Items served to a consumer and not acknowledged.", _of("claimed")),
+    Family("gear_consumer_served_items", True, "Items served to a consumer, again ones included.", _of("served")),
+    Family("gear_consumer_acknowledged_items", True, "Items that a consumer has acknowledged.", _of("acknowledged")),
+    Family("gear_consumer_dropped_items", True, "Items that left before a consumer had acknowledged them.",
+           _of("dropped")),
 )  # fmt: skip
 
 OF_SHARDS = (
@@ -145,6 +165,14 @@ class Collector:
                         for beside, value in zip(_BESIDE.get(family.label, ("",)), family.figures(one), strict=True):
                             metric.add_metric(where + [beside] * bool(family.label), value)
                 yield metric
+        for family in OF_CONSUMERS:
+            kind = CounterMetricFamily if family.counter else GaugeMetricFamily
+            metric = kind(family.name, family.help, labels=["table", "shard", "consumer"])
+            for index, figures in last.items():
+                for name, one in figures["tables"].items():
+                    for consumer, line in one.get("consumers", {}).items():
+                        metric.add_metric([name, str(index), consumer], family.figures(line)[0])
+            yield metric
         help_ = "Seconds from reading a request to its answer, waits included."
         latency = HistogramMetricFamily("gear_request_duration_seconds", help_, labels=["shard", "kind"])
         for index, figures in last.items():

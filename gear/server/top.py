@@ -100,7 +100,9 @@ def frame(address: str, now: Measurement, before: Measurement | None, trouble: s
     if figures:
         tables, was = figures["tables"], earlier["tables"] if earlier else {}
         rates = {name: _Rates(table, was.get(name), span) for name, table in tables.items()}
-        parts += [_flow(tables, rates), _waits(tables, rates), _requests(figures, earlier, span)]
+        parts += [_flow(tables, rates), _waits(tables, rates)]
+        parts += [shown for shown in (_consumers(tables, was), _course(tables, rates)) if shown is not None]
+        parts.append(_requests(figures, earlier, span))
     return Group(*parts)
 
 
@@ -171,6 +173,48 @@ def _waits(tables: Figures, rates: dict[str, _Rates]) -> RenderableType:
             _marked(nbytes(quarantined), quarantined),
         )
     return shown  # type: ignore[no-any-return]
+
+
+def _consumers(tables: Figures, was: Figures) -> RenderableType | None:
+    """What waits for each consumer and what it has not acknowledged; nothing where no table has consumers."""
+    shown = _table(
+        "CONSUMERS\ntable", "\nconsumer", "\nwaiting", "not acknow-\nledged", "acknow-\nledged", "dropped\nfor it"
+    )
+    for name, table in tables.items():
+        for consumer, line in table.get("consumers", {}).items():
+            shown.add_row(
+                name,
+                consumer or "-",
+                count(line["waiting"]),
+                count(line["claimed"]),
+                count(line["acknowledged"]),
+                _marked(count(line["dropped"]), line["dropped"]),
+            )
+    return shown if shown.row_count else None
+
+
+def _course(tables: Figures, rates: dict[str, _Rates]) -> RenderableType | None:
+    """What comes after the insert: versions, late columns, groups, open trajectories; of tables that have any of it."""
+    shown = _table(
+        "AFTER THE INSERT\ntable", "\nversion", "too old,\nexpired", "late cols\nfilled", "groups in-\ncomplete",
+        "groups\ndropped", "\nopen",
+    )  # fmt: skip
+    names = ("version", "expired_trajectories", "filled_trajectories", "gathering_groups", "filtered_groups",
+             "late_groups", "completed_groups", "open_trajectories")  # fmt: skip
+    for name, table in tables.items():
+        version, expired, filled, gathering, filtered, late, _, growing = of_table = [table.get(n, 0) for n in names]
+        if not any(of_table):
+            continue
+        shown.add_row(
+            name,
+            count(version),
+            _marked(count(expired), expired),
+            count(rates[name]("filled_trajectories") if filled else 0, "/s"),
+            count(gathering),
+            _marked(count(filtered + late), filtered + late),
+            count(growing),
+        )
+    return shown if shown.row_count else None
 
 
 def _marked(text: str, value: float) -> str:

@@ -15,6 +15,7 @@ from gear.kernels import host, host_views
 from gear.kernels.compile import compile_lock
 from gear.schema import Column, Groups, Prioritized, Step, Steps, Table, Whole
 from gear.storage import listing
+from gear.storage.dropping import drop
 from gear.storage.fields import BEGIN, END
 from gear.storage.layout import COMMIT_ENTRY
 from gear.storage.programs import COMMIT, DRAW
@@ -107,6 +108,9 @@ def _grow(stored: StoredTable, client: int) -> None:
     assert isinstance(name, int)
     growing.append(client, name, 0, 1, {"x": bytes(4)})
     growing.seal(client, name, True, {"x": bytes(4)}, b"", np.empty(0))
+    other = growing.open(client, b"", -1)
+    assert isinstance(other, int)
+    drop(stored, np.array([name, other]))
     growing.open(client, b"", -1)
     growing.expire(time.time() + 2 * stored.table.open_ttl)
 

@@ -1,4 +1,4 @@
-"""Batches by a budget of steps: as many items, in the order of the draw, as fit; never more.
+"""Batches by a budget of steps: as many items, in the order of the draw, as fit; never more. One, or one for each rank.
 
 Items are drawn in parts, pinned, and what does not fit goes back as if it had not been drawn.
 """
@@ -11,6 +11,7 @@ import numpy as np
 
 from gear.errors import DataError
 from gear.storage import draw, settle
+from gear.storage.shares import Bins
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -41,21 +42,24 @@ class Drawn(NamedTuple):
         return Drawn(*(array[where].copy() for array in self))
 
 
-def fill(stored: StoredTable, which: int, size: int, budget: Budget) -> tuple[Drawn, float] | None:
-    """Draw and pin up to `size` items of a set, at most `budget.steps` steps, and any item's least probability.
+def fill(stored: StoredTable, which: int, size: int, budget: Budget, ranks: int = 1) -> tuple[Drawn, float] | None:
+    """Draw and pin items of a set for `ranks` batches of up to `size` items and `budget.steps` steps.
 
-    The batch ends with the first item that does not fit, or when no more can be drawn now. None: nothing can be drawn.
+    They end with the first item that does not fit, or when no more can be drawn now. None: nobody is drawn for some.
+    Beside the items: any item's least probability.
 
     Raises
     ------
     DataError
-        If the first item alone is longer; nothing is drawn then.
+        If an item is longer and some batch has none yet; nothing is drawn then.
     """
     parts: list[Drawn] = []
     count = used = 0
     smallest, mean, distinct = 1.0, float(max(1, stored.table.mean_length)), stored.table.distinct
-    while count < size and used < budget.steps:
-        want = int(min(size - count, AT_ONCE, max(1.0, (budget.steps - used) / mean)))
+    bins = Bins(ranks, size, *budget) if ranks > 1 else None
+    most, steps = size * ranks, budget.steps * ranks
+    while count < most and used < steps:
+        want = int(min(most - count, AT_ONCE, max(1.0, (steps - used) / mean)))
         drawn, least = _draw(stored, which, want)
         if drawn is None:
             break
@@ -66,27 +70,39 @@ def fill(stored: StoredTable, which: int, size: int, budget: Budget) -> tuple[Dr
             drawn = drawn.part(new)
             if not len(drawn.ids):
                 break
-        ends = used + np.cumsum(drawn.lengths, dtype=np.int64)
-        fits = int(np.searchsorted(ends, budget.steps, "right"))
+        fits = _fitting(drawn.lengths, budget, used, bins)
         over = fits < len(drawn.ids)
-        if not parts and not fits:
-            fits = 1 if budget.alone else 0
-        if over or fits < len(drawn.ids):
+        if over:
             _give_back(stored, which, drawn.part(slice(fits, None)))
-        if not parts and not fits:
-            raise DataError(
-                f"table {stored.table.name!r}: an item of {drawn.lengths[0]} steps (id {drawn.ids[0]}) does not fit "
-                f'into max_steps={budget.steps}; raise it, or ask for overlong="alone"'
-            )
         if fits:
             parts.append(drawn.part(slice(0, fits)))
             count, used = count + fits, used + int(drawn.lengths[:fits].sum(dtype=np.int64))
+        if over and count < ranks:
+            _give_back_all(stored, which, parts)
+            raise too_long(stored.table.name, int(drawn.lengths[fits]), int(drawn.ids[fits]), budget)
         if over:
             break
         mean = max(1.0, used / count)
-    if not parts:
+    if count < ranks:
+        _give_back_all(stored, which, parts)
         return None
     return Drawn(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True))), smallest
+
+
+def _fitting(lengths: npt.NDArray[np.int32], budget: Budget, used: int, bins: Bins | None) -> int:
+    """How many of the next items fit."""
+    if bins is not None:
+        return next((k for k, length in enumerate(lengths.tolist()) if not bins.put(length)), len(lengths))
+    fits = int(np.searchsorted(used + np.cumsum(lengths, dtype=np.int64), budget.steps, "right"))
+    return 1 if not fits and not used and budget.alone else fits
+
+
+def too_long(table: str, steps: int, number: int, budget: Budget) -> DataError:
+    """The error for an item that can be in no batch."""
+    return DataError(
+        f"table {table!r}: an item of {steps} steps (id {number}) does not fit into max_steps={budget.steps}; raise "
+        'it, or ask for overlong="alone"'
+    )
 
 
 def _draw(stored: StoredTable, which: int, size: int) -> tuple[Drawn | None, float]:
@@ -111,3 +127,8 @@ def _give_back(stored: StoredTable, which: int, drawn: Drawn) -> None:
     """Undo a draw."""
     settle.settle(stored.segment, stored.params, which, drawn.ids, False)
     settle.release(stored.segment, stored.params, drawn.ids)
+
+
+def _give_back_all(stored: StoredTable, which: int, parts: list[Drawn]) -> None:
+    for part in parts:
+        _give_back(stored, which, part)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from gear.storage.layout import Layout
 
 _CLIENT = (1 << f.CLAIM_CLIENT_BITS) - 1
+NOBODY = f.MAX_CLIENTS - 1
+"""Number of no client: whose what is drawn for ranks is until they ask for it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -42,6 +44,7 @@ class Claims:
     def __init__(self, segment: npt.NDArray[np.uint8], layout: Layout) -> None:
         self._segment, self._params, self._layout = segment, layout.params, layout
         self._lines = layout.view(segment, "lines").reshape(-1, f.LINE_FIELDS)
+        self._units = layout.view(segment, "units")
         self._claimed = layout.view(segment, "claims").reshape(layout.table.lines, -1)
         self._of: dict[int, dict[int, Claim]] = {}
         self._numbers = itertools.count(1)
@@ -84,6 +87,43 @@ class Claims:
     def _items(self, claim: Claim) -> npt.NDArray[np.int64]:
         items = np.empty(len(claim.ids), np.int64)
         return items[: items_of_ids(self._segment, self._params, claim.ids, items)]
+
+    def units_of(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Number of the unit of each of these stored items, int64[N]: those of a group have one."""
+        items = np.empty(len(ids), np.int64)
+        items_of_ids(self._segment, self._params, ids, items)
+        return self._units[items]
+
+    def shorten(self, number: int, items: int) -> None:
+        """All but the first items of a claim wait again, as if they had not been claimed."""
+        claim = self._of[number & _CLIENT][number]
+        kept, rest = claim.ids[:items].copy(), claim.ids[items:].copy()
+        claim.ids = rest
+        give_back(self._segment, self._params, claim.consumer, number, self._items(claim))
+        self._lines[claim.consumer, f.LINE_SERVED] -= len(rest)
+        claim.ids = kept
+        if not items:
+            del self._of[number & _CLIENT][number]
+            self._count -= 1
+
+    def move(self, number: int, ids: npt.NDArray[np.int64], client: int) -> int:
+        """These items of a claim become a claim of that client; its number, 0 if they are not all claimed any more."""
+        claim = self._of.get(number & _CLIENT, {}).get(number)
+        if claim is None:
+            return 0
+        words, items = self._claimed[claim.consumer], np.empty(len(ids), np.int64)
+        there = items_of_ids(self._segment, self._params, ids, items)
+        if not (words[items[:there]] == number).all():
+            return 0
+        new = next(self._numbers) << f.CLAIM_CLIENT_BITS | client
+        words[items[:there]] = new
+        self._of.setdefault(client, {})[new] = Claim(claim.consumer, ids)
+        claim.ids = claim.ids[~np.isin(claim.ids, ids)]
+        if len(claim.ids):
+            self._count += 1
+        else:
+            del self._of[number & _CLIENT][number]
+        return new
 
     def settle(self, number: int, delivered: bool) -> None:
         """The claim's rows were delivered, or nobody got them: then its items wait again."""

@@ -142,7 +142,8 @@ ALPHA, EPS, REMOVER_ALPHA, REMOVER_EPS, RATIO, LOW, HIGH, MAX_PRIORITY = range(8
 
 # Fields of a consumer's line, int64[LINE_FIELDS]: its ends, units and items that wait, and counts of items.
 LINE_FIELDS = 8
-LINE_HEAD, LINE_TAIL, LINE_UNITS, LINE_WAITING, LINE_SERVED, LINE_ACKNOWLEDGED, LINE_DROPPED = range(7)
+LINE_HEAD, LINE_TAIL, LINE_UNITS, LINE_WAITING, LINE_SERVED, LINE_ACKNOWLEDGED, LINE_DROPPED, LINE_NEEDS = range(8)
+# LINE_NEEDS: bits of the late columns that items have before they join the line.
 
 CLAIM_CLIENT_BITS = 12
 """A claim's number names its client in the lowest bits."""

@@ -13,6 +13,7 @@ import numpy as np
 from gear.errors import SchemaError
 from gear.schema import MinSize, Prioritized, StalenessBudget, to_bytes
 from gear.storage import fields as f
+from gear.storage.item_sets import bits_of
 from gear.storage.layout import FORMAT
 from gear.storage.regions import ABSENT
 
@@ -60,6 +61,8 @@ def start(segment: npt.NDArray[np.uint8], layout: Layout) -> None:
         floats[f.LOW : f.HIGH + 1] = table.limiter.bounds
     floats[f.MAX_PRIORITY] = 1.0
     layout.view(segment, "lines").reshape(-1, f.LINE_FIELDS)[:, [f.LINE_HEAD, f.LINE_TAIL]] = -1
+    for consumer, names in enumerate(table.consumer_needs):
+        layout.view(segment, "lines")[consumer * f.LINE_FIELDS + f.LINE_NEEDS] = bits_of(table, names)
     layout.view(segment, "links")[:] = ABSENT
     mates = layout.view(segment, "mates")
     mates[:] = np.arange(len(mates))

@@ -151,17 +151,6 @@ class Growing:
         opened.seal(stored.segment, stored.params, slot, flags, priorities)
         return length
 
-    def drop(self, name: int) -> None:
-        """Drop an open trajectory.
-
-        Raises
-        ------
-        DataError
-            If it is gone or sealed.
-        """
-        slot = self._find(f"drop in table {self._table.name!r}", name)
-        opened.drop(self._stored.segment, self._stored.params, slot)
-
     def length(self, name: int) -> int:
         """Rows of an open trajectory.
 

@@ -16,6 +16,15 @@ from gear.storage.directory import int32s, int64s
 from gear.storage.programs import COMMIT
 
 
+@kernel
+def slot_of(segment, params, item):
+    """The slot of an item in use."""
+    if params[f.P_ITEM] == f.WHOLE:
+        return item
+    block = item // params[f.P_ITEMS_PER_BLOCK]
+    return np.int64(int32s(segment, params, f.R_BLOCKS)[block * f.BLOCK_FIELDS + f.SLOT])
+
+
 @COMMIT.kernel(ended=FLAG)
 def item_count(params, length, ended):
     """Drawable items of a trajectory of `length` rows that has ended or may still grow."""

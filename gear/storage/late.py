@@ -16,6 +16,7 @@ from gear.kernels.program import LONGS
 from gear.storage import fields as f
 from gear.storage.directory import int32s, int64s
 from gear.storage.items import indices
+from gear.storage.lines import completed
 from gear.storage.programs import COMMIT
 from gear.storage.publish import join
 from gear.storage.sets import head, items_in
@@ -144,6 +145,8 @@ def complete(segment, params, found, bits):
         there = late[at]
         late[at] = there | bits
         n = slots[slot * f.SLOT_FIELDS + f.ITEMS]
+        if params[f.P_CONSUMERS] > 0 and n > 0:
+            completed(segment, params, indices(segment, params, slot, 0, n))
         for s in range(1, params[f.P_SETS]):
             line = head(params, s)
             needs = line[f.P_NEEDS]

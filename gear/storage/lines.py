@@ -2,8 +2,9 @@
 
 An item stands in a consumer's line from its publication until it is claimed or acknowledged; what comes back stands
 where it stood, so before what was never served. Items that are served together (a group) are a unit: neighbours in
-every line, claimed as one. Lines are doubly linked lists over item indices, in the order of their units' numbers.
-Compiled; single writer.
+every line, claimed as one. Lines are doubly linked lists over item indices, in the order of their units' numbers: of
+the publication, or of the moment at which all of a unit has got the late columns that the consumer needs. Compiled;
+single writer.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from gear.kernels.compile import kernel
 from gear.kernels.program import LONGS
 from gear.storage import fields as f
 from gear.storage.directory import int32s, int64s
+from gear.storage.items import slot_of
 from gear.storage.programs import DRAW
 from gear.storage.regions import ABSENT
 
@@ -25,10 +27,16 @@ def waits(segment, params, consumer, item):
 
 
 @kernel
+def numbers(segment, params, consumer):
+    """By item, the number of its unit in a consumer's line, 0: it has not joined it; of consumer -1, at publication."""
+    return int64s(segment, params, f.R_UNITS)[(1 + consumer) * params[f.P_ITEMS] : (2 + consumer) * params[f.P_ITEMS]]
+
+
+@kernel
 def _insert(segment, params, consumer, item, following):
     """An item joins a line before `following`, -1 for the end."""
     links, lines = int32s(segment, params, f.R_LINKS), int64s(segment, params, f.R_LINES)
-    units = int64s(segment, params, f.R_UNITS)
+    units = numbers(segment, params, consumer)
     line, base = consumer * f.LINE_FIELDS, consumer * params[f.P_ITEMS]
     previous = lines[line + f.LINE_TAIL] if following < 0 else np.int64(links[2 * (base + following) + 1])
     links[2 * (base + item)], links[2 * (base + item) + 1] = following, previous
@@ -50,7 +58,7 @@ def _insert(segment, params, consumer, item, following):
 def leave(segment, params, consumer, item):
     """An item leaves a line."""
     links, lines = int32s(segment, params, f.R_LINKS), int64s(segment, params, f.R_LINES)
-    units = int64s(segment, params, f.R_UNITS)
+    units = numbers(segment, params, consumer)
     line, base = consumer * f.LINE_FIELDS, consumer * params[f.P_ITEMS]
     following, previous = links[2 * (base + item)], links[2 * (base + item) + 1]
     goes_on = previous >= 0 and units[previous] == units[item]
@@ -70,14 +78,70 @@ def leave(segment, params, consumer, item):
 
 @DRAW.kernel(items=LONGS)
 def enlist(segment, params, items):
-    """New items (int64[N], indices) wait for every consumer; those of a group are one unit."""
-    counters, units = int64s(segment, params, f.R_COUNTERS), int64s(segment, params, f.R_UNITS)
+    """New items (int64[N], indices) wait for every consumer that lacks nothing; those of a group are one unit."""
+    counters, units = int64s(segment, params, f.R_COUNTERS), numbers(segment, params, -1)
     for k in range(items.shape[0]):
         if k == 0 or params[f.P_GROUPED] == 0:
             counters[f.STAMP] += 1
         units[items[k]] = counters[f.STAMP]
-        for consumer in range(params[f.P_CONSUMERS]):
-            _insert(segment, params, consumer, items[k], np.int64(-1))
+    for consumer in range(params[f.P_CONSUMERS]):
+        whole = params[f.P_GROUPED] == 0 or _complete(segment, params, consumer, items)
+        for k in range(items.shape[0]):
+            numbers(segment, params, consumer)[items[k]] = 0
+            if whole and _complete(segment, params, consumer, items[k : k + 1]):
+                numbers(segment, params, consumer)[items[k]] = units[items[k]]
+                _insert(segment, params, consumer, items[k], np.int64(-1))
+
+
+@kernel
+def _complete(segment, params, consumer, items):
+    """Whether all of the items have the late columns that a consumer needs."""
+    needs = int64s(segment, params, f.R_LINES)[consumer * f.LINE_FIELDS + f.LINE_NEEDS]
+    if needs == 0:
+        return True
+    late = int64s(segment, params, f.R_LATE)
+    for k in range(items.shape[0]):
+        at = slot_of(segment, params, items[k]) * f.LATE_FIELDS + f.LATE_BITS
+        if late[at] & needs != needs:
+            return False
+    return True
+
+
+@kernel
+def _unit(segment, params, items):
+    """All items of the group that these, of one slot, belong to; else they themselves."""
+    if params[f.P_GROUPED] == 0:
+        return items
+    mates, ring = int32s(segment, params, f.R_MATES), np.empty(params[f.P_GROUPED], np.int64)
+    ring[0], n = items[0], 1
+    while mates[ring[n - 1]] != items[0]:
+        ring[n] = mates[ring[n - 1]]
+        n += 1
+    return np.sort(ring[:n])
+
+
+@kernel
+def completed(segment, params, items):
+    """Late columns of these items, of one slot, have come: lines that waited for them get them, behind all others."""
+    acks, counters = int32s(segment, params, f.R_ACKS), int64s(segment, params, f.R_COUNTERS)
+    lines, published = int64s(segment, params, f.R_LINES), numbers(segment, params, -1)
+    unit = items[:0]
+    for consumer in range(params[f.P_CONSUMERS]):
+        if lines[consumer * f.LINE_FIELDS + f.LINE_NEEDS] == 0:
+            continue
+        if unit.shape[0] == 0:
+            unit = _unit(segment, params, items)
+        order = numbers(segment, params, consumer)
+        if unit.shape[0] == 0 or published[unit[0]] == 0 or order[unit[0]] != 0:
+            continue
+        if not _complete(segment, params, consumer, unit):
+            continue
+        for k in range(unit.shape[0]):
+            if k == 0 or params[f.P_GROUPED] == 0:
+                counters[f.STAMP] += 1
+            order[unit[k]] = counters[f.STAMP]
+            if not acks[unit[k]] >> consumer & 1:
+                _insert(segment, params, consumer, unit[k], np.int64(-1))
 
 
 @kernel
@@ -94,6 +158,7 @@ def delist(segment, params, items):
             if not acks[item] >> consumer & 1:
                 lines[consumer * f.LINE_FIELDS + f.LINE_DROPPED] += 1
             claims[consumer * params[f.P_ITEMS] + item] = 0
+            numbers(segment, params, consumer)[item] = 0
         if params[f.P_LEAVING] == 0 or acks[item] != full:
             counters[f.LIVE_ITEMS] -= 1
         acks[item] = 0
@@ -103,7 +168,7 @@ def delist(segment, params, items):
 def claim(segment, params, consumer, units, number, items):
     """Claim the first `units` units that wait, under that number; their items in order. Returns how many items."""
     links, lines = int32s(segment, params, f.R_LINKS), int64s(segment, params, f.R_LINES)
-    claims, unit_of = int64s(segment, params, f.R_CLAIMS), int64s(segment, params, f.R_UNITS)
+    claims, unit_of = int64s(segment, params, f.R_CLAIMS), numbers(segment, params, consumer)
     line, base = consumer * f.LINE_FIELDS, consumer * params[f.P_ITEMS]
     n, taken, unit = 0, 0, np.int64(-1)
     item = lines[line + f.LINE_HEAD]
@@ -130,7 +195,7 @@ def give_back(segment, params, consumer, number, items):
     It stands where it stood, before everything published later. Returns how many.
     """
     claims, links = int64s(segment, params, f.R_CLAIMS), int32s(segment, params, f.R_LINKS)
-    units = int64s(segment, params, f.R_UNITS)
+    units = numbers(segment, params, consumer)
     base = consumer * params[f.P_ITEMS]
     following = int64s(segment, params, f.R_LINES)[consumer * f.LINE_FIELDS + f.LINE_HEAD]
     n = 0
@@ -152,9 +217,11 @@ def relist(segment, params, items):
 
     For lines that are empty, and claims whose holders are gone: after the shard's death.
     """
-    acks = int32s(segment, params, f.R_ACKS)
+    acks, published = int32s(segment, params, f.R_ACKS), numbers(segment, params, -1)
     for k in range(items.shape[0]):
         for consumer in range(params[f.P_CONSUMERS]):
             int64s(segment, params, f.R_CLAIMS)[consumer * params[f.P_ITEMS] + items[k]] = 0
-            if not acks[items[k]] >> consumer & 1:
+            there = _complete(segment, params, consumer, _unit(segment, params, items[k : k + 1]))
+            numbers(segment, params, consumer)[items[k]] = published[items[k]] if there else 0
+            if there and not acks[items[k]] >> consumer & 1:
                 _insert(segment, params, consumer, items[k], np.int64(-1))

@@ -49,6 +49,8 @@ def _of_line(stored: StoredTable, size: int, consumer: int) -> str:
     told = f"{who} {table.name!r}: {claims.units(consumer)} {what} wait to be served, {size} were asked for"
     if table.consumers:
         told += f"; {line['claimed']} items are claimed and not acknowledged, {line['acknowledged']} acknowledged"
+    if names := table.needs_of(consumer):
+        told += f"; items wait for it once they have {' and '.join(names)}"
     if stored.groups is not None:
         told += _of_groups(stored.groups.info(), table)
     return f"{told}; insert more{', acknowledge' if line['claimed'] and table.consumers else ''} or ask for fewer"

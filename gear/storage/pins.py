@@ -51,6 +51,8 @@ class Pin:
     """Samples promised by the home of a table that lies on several shards."""
     void: bool = False
     """Drawn before the table was reset, or picked by id: nothing is left to settle."""
+    part: bool = False
+    """A rank's part of a draw: let go of undelivered, it waits for the rank to ask again, until its deadline."""
 
     @property
     def charged(self) -> set[int]:
@@ -72,6 +74,10 @@ class Pins:
         self._numbers = itertools.count(1 + secrets.randbits(61))
         self.next_expiry = float("inf")
         """`time.time()` of the next deadline."""
+        self.stirred = False
+        """Whether a part of a draw was let go of or ended; who looks at them lowers it."""
+        self.lost_parts = 0
+        """Parts of draws that ended without having been delivered."""
 
     def __len__(self) -> int:
         return len(self._pins)
@@ -110,6 +116,35 @@ class Pins:
         number, deadline = self.add(np.empty(0, np.int64), selector, parties, ttl)
         self._pins[number].credit = amount
         return number, deadline
+
+    def split(self, number: int, parts: list[npt.NDArray[np.int64]], selector: int) -> list[tuple[int, Pin]]:
+        """Make a pin of each of these parts of a new pin's ids, which nobody holds; (number, pin) of each."""
+        whole = self._pins.pop(number)
+        self._of[whole.selector].discard(number)
+        made = []
+        for ids in parts:
+            new = next(self._numbers)
+            pin = Pin(ids, NO_NEIGHBOURS, selector, 1, whole.deadline, set(), whole.which, claim=whole.claim, part=True)
+            self._pins[new] = pin
+            self._of.setdefault(selector, set()).add(new)
+            made.append((new, pin))
+        return made
+
+    def hand(self, client: int, number: int, parties: int, neighbours: npt.NDArray[np.int32]) -> None:
+        """A rank takes its part, for that many parties, and pinned neighbours; see `hold`."""
+        pin = self._pins[number]
+        if len(pin.neighbours):  # of the client that let go of it
+            settle.release_slots(self._segment, self._params, pin.neighbours)
+        pin.neighbours = neighbours
+        if parties == 1:
+            self.hold(client, number)
+        else:
+            pin.parties = parties
+
+    def end(self, number: int) -> None:
+        """End a pin that nobody holds, undelivered."""
+        self._settle(self._pins[number])
+        self._end_if_over(number, self._pins[number])
 
     def hold(self, client: int, number: int) -> None:
         """A party joins a pin before it reads.
@@ -168,7 +203,9 @@ class Pins:
 
     def _let_go(self, client: int, number: int, pin: Pin) -> None:
         pin.holders.discard(client)
-        pin.parties -= 1
+        self.stirred |= pin.part
+        if not pin.part or pin.delivered or pin.parties > 1:
+            pin.parties -= 1
         if client != pin.selector:
             self._of[client].discard(number)
         self._end_if_over(number, pin)
@@ -235,6 +272,8 @@ class Pins:
 
     def _settle(self, pin: Pin) -> None:
         if not pin.settled:
+            self.stirred |= pin.part
+            self.lost_parts += pin.part and not pin.delivered
             if pin.claim and self._claims is not None and not pin.void:
                 self._claims.settle(pin.claim, pin.delivered)
             elif not pin.void:

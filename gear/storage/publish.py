@@ -11,7 +11,7 @@ import numpy as np
 from gear.kernels.compile import kernel
 from gear.storage import fields as f
 from gear.storage.directory import float64s, int32s, int64s
-from gear.storage.items import indices
+from gear.storage.items import indices, slot_of
 from gear.storage.sampler import enter, into_heap, is_heap, leave, set_priorities, write_leaves
 from gear.storage.sets import head, items_in
 
@@ -98,15 +98,6 @@ def withdraw(segment, params, slot):
     for k in range(params[f.P_SETS]):
         line = head(params, k)
         leave(segment, line, slot, items_in(segment, line, slot))
-
-
-@kernel
-def slot_of(segment, params, item):
-    """The slot of an item in use."""
-    if params[f.P_ITEM] == f.WHOLE:
-        return item
-    block = item // params[f.P_ITEMS_PER_BLOCK]
-    return np.int64(int32s(segment, params, f.R_BLOCKS)[block * f.BLOCK_FIELDS + f.SLOT])
 
 
 @kernel

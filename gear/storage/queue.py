@@ -21,6 +21,7 @@ from gear.storage.commit_lines import Commit, CommitDone, CommitLines
 from gear.storage.credit import Credits
 from gear.storage.deadlines import Deadlines
 from gear.storage.growing import Waits
+from gear.storage.ranks import Ask, Ranks
 from gear.storage.selects import Select, Selects
 
 __all__ = ["CommitDone", "RequestQueue"]
@@ -50,6 +51,7 @@ class RequestQueue:
         self._readers, self._writers = Blocked(), Blocked()
         self._deadlines: Deadlines[Any] = Deadlines(lambda request: bool(request.over))
         self.credits = Credits(stored)
+        self.ranks = Ranks(self)
         self.elsewhere: Callable[[], str] = str
         """What inserts wait for on another shard, in words; nothing where the table's limiter is this shard's."""
 
@@ -99,15 +101,26 @@ class RequestQueue:
         Credit is gathered while waiting, so a batch larger than the limiter's span still comes. `consumer` claims
         what is drawn (`Table.consumer`).
         """
-        request = Select(client, size, parties, ttl, deadline, done, which, reach, budget, consumer)
+        self.draw(Select(client, size, parties, ttl, deadline, done, which, reach, budget, consumer))
+
+    def draw(self, request: Select) -> None:
+        """Serve a request now or park it."""
         served = self._selects.add(request, self._pressing)
         if not served:
-            self._deadlines.add(deadline, request)
+            self._deadlines.add(request.deadline, request)
         # Reserved credit counts as sampled: a waiting insert may now pass. And what was drawn lacks nothing any more.
         if self._commits or (served and self._selects.count):
             self.advance()
         elif not served:
             self._tally()
+
+    def watch(self, ask: Ask) -> None:
+        """Have `expire` look at the ranks when one has waited for too long."""
+        self._deadlines.add(ask.deadline, ask)
+
+    def undraw(self, request: Select) -> None:
+        """Nobody waits any more for a request."""
+        self._selects.take(lambda other: other is request)
 
     def select_at_once(
         self, client: int, size: int, parties: int, ttl: float, reach: tuple[int, int]
@@ -191,13 +204,13 @@ class RequestQueue:
         while moved:
             gone = int(counters[f.EVICTED_COUNT])  # who was refused may have made room for somebody else
             moved = self._attempts.serve() | self._allocates.serve(self._commits) | self._lines.serve()
-            moved |= self._selects.serve(self._pressing) | self.credits.serve()
+            moved |= self._selects.serve(self._pressing) | self.credits.serve() | self.ranks.serve()
             moved |= int(counters[f.EVICTED_COUNT]) != gone
         self._tally()
 
     def _tally(self) -> None:
         """Take note of how many wait: selects, and writers' allocations and clients with commits."""
-        readers = self._selects.count + len(self.credits)
+        readers = self._selects.count + len(self.credits) + self.ranks.waiting
         writers = len(self._commits) + len(self._allocates.waiting) + len(self._attempts.waiting)
         if readers != self._readers.count:
             self._readers.become(readers)
@@ -211,12 +224,19 @@ class RequestQueue:
             "waiting_writers": self._writers.count,
             "blocked_reader_seconds": self._readers.seconds,
             "blocked_writer_seconds": self._writers.seconds,
+            "lost_parts": self.stored.pins.lost_parts,
         }
 
     @property
     def idle(self) -> bool:
         """Whether nothing is parked: a call may then go to the table directly."""
-        return not (self._selects.count or self._commits or self._allocates.waiting or self._attempts.waiting)
+        return not (
+            self._selects.count
+            or self._commits
+            or self._allocates.waiting
+            or self._attempts.waiting
+            or self.ranks.parked
+        )
 
     @property
     def starved(self) -> bool:
@@ -241,6 +261,7 @@ class RequestQueue:
     def cancel(self, done: Done) -> None:
         """Drop the parked select or allocation whose `done` this is: nobody waits for it any more."""
         self._selects.take(lambda r: r.done == done)
+        self.ranks.cancel(done)
         self._attempts.take(lambda r: r.done == done)
         self._allocates.take(lambda r: r.done == done)
         self.advance()
@@ -249,6 +270,7 @@ class RequestQueue:
         """Drop everything parked of a client that is gone."""
         self.credits.forget(client)
         self._lines.forget(client)
+        self.ranks.forget(client)
         self._selects.take(lambda r: r.client == client)
         self._attempts.take(lambda r: r.client == client)
         self._allocates.take(lambda r: r.client == client)
@@ -274,7 +296,7 @@ class RequestQueue:
             waiting.done(
                 DeadlineExceeded(f"insert of {waiting.blocks} blocks timed out: {reason}; nothing was inserted")
             )
-        if self.credits.expire(now) or late or expired or given_up:
+        if self.credits.expire(now) | self.ranks.expire(now) or late or expired or given_up:
             self.advance()
 
     def next_deadline(self) -> float | None:

@@ -102,7 +102,7 @@ def consumer_arrays(table: Table, items: int, slots: int) -> list[Array]:
         ("links", "int32", 2 * consumers * items),
         ("claims", "int64", consumers * items),
         ("acks", "int32", items if consumers else 0),
-        ("units", "int64", items if consumers else 0),
+        ("units", "int64", (1 + consumers) * items if consumers else 0),
         ("mates", "int32", slots if grouped else 0),
     ]
 

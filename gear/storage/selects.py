@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gear.errors import DataError, GearError
 from gear.schema import Prioritized
 from gear.storage import fields as f
+from gear.storage.ranks_draw import try_parts
 
 if TYPE_CHECKING:
     from gear.batch import Selection
@@ -36,6 +37,8 @@ class Select:
     consumer: int = -1
     """Who claims what is drawn, -1 where the table has no consumers."""
     credit: int = 0
+    ranks: int = 0
+    """Batches of that size for so many ranks are drawn at once; 0: one, for its client."""
     over: bool = False
 
     @property
@@ -112,11 +115,13 @@ class Selects:
         if not self._counted:
             return False
         live = self._counters[request.which][f.LIVE_ITEMS]
-        if live >= (request.size if self._distinct else 1):
+        if live >= (request.size * max(1, request.ranks) if self._distinct and request.budget is None else 1):
             return False
         return not self._ratio or (request.credit == 0 and bool(live < self._counters[0][f.LIVE_ITEMS]))
 
     def _try(self, request: Select, hurry: bool) -> bool:
+        if request.ranks:
+            return try_parts(self._stored, request, hurry)
         held = (request.client, request.size, request.parties, request.ttl)
         if request.consumer >= 0:
             return self._claim(request, hurry)
@@ -133,7 +138,7 @@ class Selects:
         result: Selection | GearError | None
         held = (request.client, request.consumer, request.size, request.parties, request.ttl)
         try:
-            result = self._stored.claim(*held, hurry, request.reach)
+            result = self._stored.claim(*held, hurry, request.reach, request.budget)
         except GearError as error:
             result = error
         if result is not None:

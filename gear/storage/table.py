@@ -23,6 +23,7 @@ from gear.storage import fields as f
 from gear.storage import pick as picks
 from gear.storage.blocks import end_leases, lease
 from gear.storage.budget import Budget, fill
+from gear.storage.budget_claimed import take_steps
 from gear.storage.claims import Claims
 from gear.storage.evict import evict, unpin
 from gear.storage.groups import GroupBook
@@ -81,6 +82,7 @@ class StoredTable:
         self._floats = self.layout.view(self.segment, "floats")
         self._blocks = self.layout.view(self.segment, "blocks")
         self._slots = self.layout.view(self.segment, "slots")
+        self._versions = self.layout.view(self.segment, "versions") if table.versioned else None
         self.records = self.layout.view(self.segment, "clients")
         self._by_rows = table.publish == "rows"
         self.clients: dict[int, Client] = {}
@@ -98,7 +100,7 @@ class StoredTable:
         Raises
         ------
         InsufficientMemory
-            If `MAX_CLIENTS` clients are known and none of them has left.
+            If `MAX_CLIENTS` - 1 clients are known and none of them has left.
         """
         row = self._rows_of.get(key)
         if row is None:
@@ -115,13 +117,13 @@ class StoredTable:
         return row
 
     def _new_row(self) -> int:
-        if len(self.clients) < f.MAX_CLIENTS:
+        if len(self.clients) < f.MAX_CLIENTS - 1:  # the last number is nobody's
             return len(self.clients)
         for row, client in self.clients.items():  # the one known longest of those that left
             if client.fenced:
                 return row
         raise InsufficientMemory(
-            f"table {self.table.name!r} has {f.MAX_CLIENTS} clients connected, the most it can have"
+            f"table {self.table.name!r} has {f.MAX_CLIENTS - 1} clients connected, the most it can have"
         )
 
     def committed(self, client: int) -> int:
@@ -130,7 +132,7 @@ class StoredTable:
 
     def silent(self, client: int) -> bool:
         """Whether the client has fallen silent."""
-        return self.clients[client].suspended
+        return client in self.clients and self.clients[client].suspended
 
     def suspend(self, client: int) -> None:
         """The client fell silent: what it holds is quarantined, nothing is freed."""
@@ -368,10 +370,21 @@ class StoredTable:
             return credit
         if n < size:
             ids, starts, lengths, probabilities = ids[:n].copy(), starts[:n], lengths[:n], probabilities[:n]
-        near = NO_NEIGHBOURS if reach == (0, 0) else self._neighbours(starts, lengths, reach, 1)
+        near = NO_NEIGHBOURS if reach == (0, 0) else self.neighbours(starts, lengths, reach, 1)
         number, deadline = self.pins.add(ids, client, parties, ttl, which, near)
         return Selection(
-            self.table.name, ids, probabilities, starts, lengths, smallest, number, parties, deadline, (), near
+            self.table.name,
+            ids,
+            probabilities,
+            starts,
+            lengths,
+            smallest,
+            number,
+            parties,
+            deadline,
+            (),
+            near,
+            versions=self.versions_of(starts),
         )
 
     def claim(
@@ -383,30 +396,48 @@ class StoredTable:
         ttl: float,
         hurry: bool = False,
         reach: tuple[int, int] = (0, 0),
+        budget: Budget | None = None,
+        ranks: int = 1,
     ) -> Selection | None:
-        """Claim and pin the first `size` units of a consumer's line; None if there are not as many yet.
+        """Claim and pin the first `size` units of a consumer's line for each rank; None: there are not as many yet.
 
-        No more than a queue can hold come, and from one on when somebody waits for room in it (`hurry`).
+        No more than a queue can hold come, and from one on when somebody waits for room in it (`hurry`). With a
+        budget as many as fit, from one on.
 
         Raises
         ------
         DataError
-            If a batch may not have so many items.
+            If a batch may not have so many items, or one is longer than the budget.
         """
         assert self.claims is not None
         most, group = int(self.params[f.P_MOST]), self.table.group_size
+        each, size = size, size * ranks
         if most:
             size = min(size, max(1, most // group) if group else most)
         there = self.claims.units(consumer)
-        if most and hurry and there:
+        if there and (budget is not None or (most and hurry)):
             size = min(size, there)
-        if there < size or (not group and self.counters[f.ITEM_COUNT] < self.params[f.P_MIN_SIZE]):
+        if there < max(size, ranks) or (not group and self.counters[f.ITEM_COUNT] < self.params[f.P_MIN_SIZE]):
             return None
-        number, ids, starts, lengths = self.claims.take(client, consumer, size)
-        near = NO_NEIGHBOURS if reach == (0, 0) else self._neighbours(starts, lengths, reach, 1)
+        if budget is None:
+            number, ids, starts, lengths = self.claims.take(client, consumer, size)
+        else:
+            number, ids, starts, lengths = take_steps(self, client, consumer, size, each, budget, ranks)
+        near = NO_NEIGHBOURS if reach == (0, 0) else self.neighbours(starts, lengths, reach, 1)
         pin, deadline = self.pins.add(ids, client, parties, ttl, 0, near, claim=number)
         return Selection(
-            self.table.name, ids, np.ones(len(ids)), starts, lengths, 1.0, pin, parties, deadline, (), near
+            self.table.name,
+            ids,
+            np.ones(len(ids)),
+            starts,
+            lengths,
+            1.0,
+            pin,
+            parties,
+            deadline,
+            (),
+            near,
+            versions=self.versions_of(starts),
         )
 
     def acknowledge(self, client: int, consumer: int, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
@@ -422,23 +453,42 @@ class StoredTable:
         return self.claims.acknowledge(client, consumer, ids)
 
     def select_steps(
-        self, client: int, size: int, parties: int, ttl: float, which: int, reach: tuple[int, int], budget: Budget
+        self,
+        client: int,
+        size: int,
+        parties: int,
+        ttl: float,
+        which: int,
+        reach: tuple[int, int],
+        budget: Budget,
+        ranks: int = 1,
     ) -> Selection | None:
-        """Draw and pin up to `size` items of a set whose steps fit a budget; None if none can be drawn now.
+        """Draw and pin up to `size` items of a set whose steps fit a budget, for each rank; None: not now.
 
         Raises
         ------
         DataError
-            If the first item alone does not fit.
+            If an item alone does not fit, see `budget.fill`.
         """
-        filled = fill(self, which, size, budget)
+        filled = fill(self, which, size, budget, ranks)
         if filled is None:
             return None
         (ids, starts, lengths, probabilities), smallest = filled
-        near = NO_NEIGHBOURS if reach == (0, 0) else self._neighbours(starts, lengths, reach, 1)
+        near = NO_NEIGHBOURS if reach == (0, 0) else self.neighbours(starts, lengths, reach, 1)
         number, deadline = self.pins.add(ids, client, parties, ttl, which, near)
         return Selection(
-            self.table.name, ids, probabilities, starts, lengths, smallest, number, parties, deadline, (), near
+            self.table.name,
+            ids,
+            probabilities,
+            starts,
+            lengths,
+            smallest,
+            number,
+            parties,
+            deadline,
+            (),
+            near,
+            versions=self.versions_of(starts),
         )
 
     def pick(
@@ -459,15 +509,27 @@ class StoredTable:
                 f"table {self.table.name!r}: {stale} of {len(ids)} ids name items that are not stored any more, the "
                 f"first at index {first}; leave those out, or keep items by a larger capacity"
             )
-        near = NO_NEIGHBOURS if reach == (0, 0) else self._neighbours(starts, lengths, reach, 1)
+        near = NO_NEIGHBOURS if reach == (0, 0) else self.neighbours(starts, lengths, reach, 1)
         number, deadline = self.pins.add(ids, client, parties, ttl, 0, near, void=True)
         return Selection(
-            self.table.name, ids, np.ones(len(ids)), starts, lengths, 1.0, number, parties, deadline, (), near
+            self.table.name,
+            ids,
+            np.ones(len(ids)),
+            starts,
+            lengths,
+            1.0,
+            number,
+            parties,
+            deadline,
+            (),
+            near,
+            versions=self.versions_of(starts),
         )
 
-    def _neighbours(
+    def neighbours(
         self, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32], reach: tuple[int, int], pin: int
     ) -> npt.NDArray[np.int32]:
+        """Slots of the pieces beside items that they reach, int32[K], pinned where `pin` is 1."""
         near: npt.NDArray[np.int32] = seams.neighbours(self.segment, self.params, starts, lengths, *reach, pin)
         return near
 
@@ -482,14 +544,23 @@ class StoredTable:
         if plan.viewed:
             done, smallest = sample.draw_at_once(self.segment, self.params, which, size, *drawn)
             if done:
-                near = self._neighbours(starts, lengths, (plan.before, plan.after), 0)
+                near = self.neighbours(starts, lengths, (plan.before, plan.after), 0)
                 collect(self.segment, plan, starts, lengths, near, out)
                 settle.settle(self.segment, self.params, which, ids, True)
         else:
             done, smallest = sample.sample(self.segment, self.params, which, size, plan.rows, plan.pads, *drawn, out)
         if not done:
             return None
-        return Selection(self.table.name, ids, probabilities, starts, lengths, smallest, 0)
+        selection = Selection(self.table.name, ids, probabilities, starts, lengths, smallest, 0)
+        selection.versions = self.versions_of(starts)
+        return selection
+
+    def versions_of(self, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
+        """The policy versions of the trajectories of items, int64[B]; None where the table keeps none."""
+        if self._versions is None:
+            return None
+        found: npt.NDArray[np.int64] = self._versions[self._blocks[starts // self.layout.block_steps, f.SLOT]]
+        return found
 
     def reclaim(self) -> list[tuple[int, int]]:
         """The reserve is exhausted: revoke pins beyond their client's share; (client, pin) to be told."""

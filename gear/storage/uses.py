@@ -12,7 +12,7 @@ from gear.kernels.compile import kernel
 from gear.selection import epochs
 from gear.storage import fields as f
 from gear.storage.directory import float64s, int32s, int64s
-from gear.storage.publish import slot_of
+from gear.storage.items import slot_of
 from gear.storage.sampler import (
     add_uniform,
     into_heap,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gear.plan import Plan
     from gear.schema import Table
     from gear.storage.layout import Grant, Layout
+    from gear.transport.message import Share
 
 
 class Seam(NamedTuple):
@@ -57,6 +58,7 @@ class Wanted:
     reach : rows before items and behind them that may be gathered too, of other pieces of a split trajectory.
     budget : most steps of all items together, and whether an item that is longer comes alone (else DataError).
     consumer : who claims them, where the table has consumers.
+    share : they are a rank's part of a draw for all ranks, each of which gets so many.
     """
 
     size: int
@@ -67,6 +69,7 @@ class Wanted:
     reach: tuple[int, int] = (0, 0)
     budget: tuple[int, bool] | None = None
     consumer: str = ""
+    share: Share | None = None
 
 
 @dataclass(eq=False)
@@ -293,8 +296,8 @@ class Session(Service, Protocol):
         """Rows of an open trajectory."""
         ...
 
-    def drop(self, table: OpenTable, trajectory: int, timeout: float | None) -> None:
-        """Drop an open trajectory."""
+    def drop(self, table: OpenTable, ids: npt.NDArray[np.int64], timeout: float | None) -> Update:
+        """Drop trajectories, open or sealed, by the id of any of their items; a member of a group with all of it."""
         ...
 
     def lease(self, table: OpenTable, blocks: int, slots: int, timeout: float | None) -> Grant:

@@ -7,13 +7,14 @@ A thread that must wait sleeps on a condition and is woken by the call that make
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gear.batch import Selection
 from gear.errors import DeviceError, SchemaError, TableMismatch
-from gear.storage import listing
+from gear.storage import listing, ranks
 from gear.storage.budget import Budget
 from gear.storage.layout import Grant
 from gear.storage.table import StoredTable
@@ -128,6 +129,13 @@ class InprocSession(CommitsLocally, LaterLocally, Mapped, InprocWeights):
             self._expire(local)
             limit = None if wanted.budget is None else Budget(*wanted.budget)
             number = table.table.consumer(wanted.consumer)
+            if wanted.share is not None:
+                part = ranks.Share.checked(wanted.share.ranks, wanted.share.rank, wanted.share.draw)
+                alike = ranks.Wanted(size, which, limit)
+                ask = partial(ranks.Ask, local.client, alike, reach, number, part, parties, ttl, deadline)
+                taken: Selection = self._await(local, deadline, lambda done: local.queue.ranks.ask(ask(done)), True)
+                self._keep_time(local)
+                return taken
             if number < 0 and local.queue.idle and limit is None:
                 selected = local.stored.select(local.client, size, parties, ttl, which=which, reach=reach)
                 if not isinstance(selected, int):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from gear.storage.dropping import drop
 from gear.transport.local import Local, LocalSession, deadline_of
 
 if TYPE_CHECKING:
@@ -87,12 +88,13 @@ class LaterLocally(LocalSession):
             self._expire(local)
             return local.stored.growing.length(trajectory)
 
-    def drop(self, table: OpenTable, trajectory: int, timeout: float | None) -> None:
-        """Drop an open trajectory."""
+    def drop(self, table: OpenTable, ids: npt.NDArray[np.int64], timeout: float | None) -> Update:
+        """Drop trajectories."""
         with self._lock:
             local = self._local(table)
-            local.stored.growing.drop(trajectory)
+            dropped = drop(local.stored, ids)
             self._advance(local)
+            return dropped
 
     def _attempt(self, table: OpenTable, what: str, run: Callable[[Local], int | Waits], timeout: float | None) -> int:
         deadline = deadline_of(timeout)

@@ -146,6 +146,7 @@ class LocalSession:
         now = time.time()
         if local.stored.pins.next_expiry <= now:
             self._tell(local, local.stored.pins.expire(now))
+            self._advance(local)
         if local.stored.growing.expire(now):
             self._advance(local)
         late = local.queue.next_event

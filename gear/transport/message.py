@@ -10,6 +10,7 @@ from msgspec import Meta
 from gear.views import AnyView
 
 MAX_ITEMS = 1 << 20
+MOST_RANKS = 4096
 
 PIECE = 4 << 20
 """Bytes of rows per answer at most; but an item is never divided, so one item may be more.
@@ -33,6 +34,14 @@ class Message(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
     FRAMES: ClassVar[int] = 0
     BULK: ClassVar[bool] = False
+
+
+class Share(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """Which rank's part of a draw is asked for, and of which draw: None for the rank's next one."""
+
+    ranks: Annotated[int, Meta(ge=1, le=MOST_RANKS)]
+    rank: Annotated[int, Meta(ge=0, lt=MOST_RANKS)]
+    draw: Number | None = None
 
 
 class Shape(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):

@@ -26,6 +26,7 @@ from gear.transport.message import (
     Release,
     Seconds,
     Shape,
+    Share,
     Text,
 )
 from gear.transport.messages_late import (
@@ -95,6 +96,7 @@ __all__ = [
     "Seconds",
     "SetVersion",
     "Shape",
+    "Share",
     "Staged",
     "Store",
     "Text",
@@ -218,6 +220,8 @@ class Select(Message, tag=12):
     """Most steps of the batch, 0 without a limit; whether an item that is longer comes alone instead of an error."""
     consumer: Name = ""
     """Who claims them, where the table has consumers."""
+    share: Share | None = None
+    """Whose part of a draw for all ranks it is."""
 
 
 class Pick(Message, tag=21):
@@ -408,6 +412,10 @@ class Selected(Message, tag=108):
     items: Number = 0
     near: Count = 0
     """How many neighbours there are."""
+    draw: int = -1
+    """Number of the draw that it is a rank's part of."""
+    versioned: bool = False
+    """Whether the versions of the items, int64, come between starts and lengths."""
 
 
 class Updated(Message, tag=109):

@@ -72,10 +72,10 @@ class Length(Message, tag=65):
 
 
 class Drop(Message, tag=66):
-    """Drop an open trajectory."""
+    """Drop trajectories, open or sealed. Buffer: ids int64."""
 
+    FRAMES: ClassVar[int] = 1
     table: Index
-    trajectory: Number
 
 
 class Identify(Message, tag=67):

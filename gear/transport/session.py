@@ -228,7 +228,7 @@ class RemoteSession(LaterSession, RemoteWeights):
         shape = None if wanted.ahead is None else self.ahead(wanted.ahead, wanted.size)
         body = m.Select(index, wanted.size, wanted.parties, min(wanted.ttl, 1e10), None, shape, wanted.which)
         body.before, body.after = wanted.reach
-        body.consumer = wanted.consumer
+        body.consumer, body.share = wanted.consumer, wanted.share
         if wanted.budget is not None:
             body.steps, body.alone = wanted.budget
         deadline = FOREVER
@@ -245,24 +245,26 @@ class RemoteSession(LaterSession, RemoteWeights):
         if len(call.frames) > 1:
             self._came(table.layout.index, answer.pin, call.frames[1:])
         buffer = bytearray(call.frames[0])
-        near = answer.near
-        n, rest = divmod(len(buffer) - 4 * near, 28)
+        near, each = answer.near, 36 if answer.versioned else 28
+        n, rest = divmod(len(buffer) - 4 * near, each)
         if rest or n < 0:
             raise ProtocolError(
-                f"expected 28 bytes for each selected item and 4 for each neighbour ({answer.near}), got {len(buffer)}"
+                f"expected {each} bytes per selected item and 4 per neighbour ({answer.near}), got {len(buffer)}"
             )
         return Selection(
             table.table.name,
             np.frombuffer(buffer, np.int64, n),
             np.frombuffer(buffer, np.float64, n, 8 * n),
             np.frombuffer(buffer, np.int64, n, 16 * n),
-            np.frombuffer(buffer, np.int32, n, 24 * n),
+            np.frombuffer(buffer, np.int32, n, (each - 4) * n),
             answer.smallest,
             answer.pin,
             answer.parties,
             answer.deadline,
             (),
-            np.frombuffer(buffer, np.int32, near, 28 * n) if near else NO_NEIGHBOURS,
+            np.frombuffer(buffer, np.int32, near, each * n) if near else NO_NEIGHBOURS,
+            answer.draw,
+            np.frombuffer(buffer, np.int64, n, 24 * n) if answer.versioned else None,
         )
 
     def pick(

@@ -64,7 +64,7 @@ class LaterSession(Remote):
         index = table.layout.index
 
         def undo(call: Call) -> None:
-            talk.post(m.Drop(index, call.answer.trajectory))
+            talk.post(m.Drop(index), (np.array([call.answer.trajectory], np.int64).tobytes(),))
 
         with self._talking() as talk:
             call = talk.ask(m.Begin(index, version, timeout), deadline_of(timeout), (values,), undo)
@@ -111,7 +111,9 @@ class LaterSession(Remote):
         answer: m.Grown = expect(call, m.Grown)
         return answer.length
 
-    def drop(self, table: OpenTable, trajectory: int, timeout: float | None) -> None:
-        """Drop an open trajectory."""
+    def drop(self, table: OpenTable, ids: npt.NDArray[np.int64], timeout: float | None) -> Update:
+        """Drop trajectories."""
         with self._talking() as talk:
-            expect(talk.ask(m.Drop(table.layout.index, trajectory), deadline_of(timeout)), m.Done)
+            call = talk.ask(m.Drop(table.layout.index), deadline_of(timeout), (ids.tobytes(),))
+        answer: m.Updated = expect(call, m.Updated)
+        return Update(answer.applied, answer.stale)

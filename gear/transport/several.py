@@ -159,9 +159,10 @@ class Several(Each):
         """Draw and pin `size` items, from all shards in proportion to what their parts weigh."""
         from gear.transport.drawing import Drawing
 
-        if wanted.budget is not None:
+        if wanted.budget is not None or wanted.share is not None:
+            what = "max_steps" if wanted.share is None else "world_size"
             raise SchemaError(
-                f"table {table.table.name!r} lies on several shards, and max_steps needs one to draw in one order: "
+                f"table {table.table.name!r} lies on several shards, and {what} needs one to draw in one order: "
                 "declare the table with shards=1, or ask for a number of items"
             )
         return Drawing(self, _spread(table), wanted).draw(deadline_of(timeout))
@@ -190,7 +191,7 @@ class Several(Each):
         if not picked:
             return Selection.empty(table.table.name, parties)
         fields = ("ids", "probabilities", "starts", "lengths", "neighbours")
-        joined = {name: np.concatenate([getattr(one, name) for _, one in picked]) for name in fields}
+        joined: dict[str, Any] = {name: np.concatenate([getattr(one, name) for _, one in picked]) for name in fields}
         parts = tuple(Part(shard, len(one), one.pin, len(one.neighbours)) for shard, one in picked)
         deadline = min(one.deadline for _, one in picked)
         return Selection(

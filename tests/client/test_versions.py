@@ -138,3 +138,49 @@ def test_a_requirement_and_versions_go_together(make):  # noqa: F811
     with pytest.raises(gear.DeadlineExceeded, match="none of which can be drawn with reward"):
         client.sample(1, require="reward", timeout=0.02)
     assert drawn(client, 1) == [3]
+
+
+def test_batches_and_selections_tell_the_version_of_each_item(table):
+    client = table(max_staleness=5, sampler=gear.Fifo())
+    client.set_version(4)
+    insert(client, 3, 5)
+    client.insert({"x": [0], "version": 4})  # the table's
+    assert client.sample(2, timeout=5).versions.tolist() == [3, 5]
+    selection = gear.Selection.from_bytes(client.select(1, parties=2, timeout=5).to_bytes())
+    assert selection.versions.tolist() == [4]
+    insert(client, 5, 3)
+    parts = [client.sample(1, world_size=2, rank=rank, timeout=5) for rank in (1, 0)]
+    assert all(part.versions[0] == part["version"][0] for part in parts)
+
+
+def test_batches_of_a_table_without_versions_say_how_to_have_them(table):
+    client = table()
+    client.insert({"x": [0], "version": 4})
+    with pytest.raises(gear.DataError, match="keeps no versions; declare max_staleness="):
+        _ = client.sample(1, timeout=5).versions
+
+
+def test_a_writers_trajectory_is_of_the_version_with_which_it_began(make):  # noqa: F811
+    client = make(columns=COLUMNS[:1], capacity=gear.Trajectories(32), item=gear.Whole(), mean_length=2,
+                  sampler=gear.Fifo(), max_staleness=9, max_times_sampled=1, block_steps=2)  # fmt: skip
+    client.set_version(3)
+    with client.writer(version=5) as writer:
+        writer.append({"x": 0})
+        writer.version = 6  # in the middle of it
+        writer.append({"x": 0})
+        writer.end()
+        writer.append({"x": 0})
+        writer.end()
+        writer.version = None
+        writer.append({"x": 0})
+        writer.end()
+        with pytest.raises(gear.DataError, match="version: expected a whole number"):
+            writer.version = -1
+    with client.writer(num_envs=2, autoreset="same_step", version=7) as writer:
+        writer.append({"x": [0, 0]}, terminated=[True, False])
+        writer.version = 8
+        writer.append({"x": [0, 0]})  # the second environment's trajectory goes on, the first one's begins
+        writer.end()
+    versions = client.sample(6, timeout=5).versions.tolist()
+    assert versions[:4] == [5, 6, 3, 7]
+    assert sorted(versions[4:]) == [7, 8]

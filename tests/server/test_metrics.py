@@ -20,7 +20,7 @@ import gear
 from gear.server import cli
 from gear.server.config import Options
 from gear.server.figures import fill, total
-from gear.server.metrics import OF_SHARDS, OF_TABLES, Collector, Exporter
+from gear.server.metrics import OF_CONSUMERS, OF_SHARDS, OF_TABLES, Collector, Exporter
 from gear.transport import messages as m
 from tests.transport.helpers import Python, eventually, table
 
@@ -167,6 +167,37 @@ def test_one_shard_of_two_is_silent():
     assert found["gear_shard_uptime_seconds"] == {"0": 1.0, "1": 5.0}
 
 
+def test_consumers_groups_versions_and_late_columns_are_told():
+    columns = [gear.Column("x"), gear.Column("y", late=True), gear.Column("ok", per="trajectory")]
+    rule = gear.Groups(2, filter=gear.NonzeroVariance("ok"))
+    declared = gear.Table("t", columns, gear.Trajectories(20), item=gear.Whole(), mean_length=2, sampler=rule,
+                          consumers=("a", "b"), max_staleness=1)  # fmt: skip
+    with gear.embedded([declared]) as client:
+        for number, group in enumerate(["kept", "kept", "same", "same", "half", "old"]):
+            version = 0 if group == "old" else 5
+            client.insert({"x": [0.0, 0.0], "ok": float(group == "kept" and number)}, group=group, version=version)
+        client.set_version("t", 5)
+        batch = client.sample(1, consumer="a")
+        client.fill(batch.ids, {"y": [[0.0, 0.0]] * 2})
+        client.ack(batch.ids[:1])
+        figures = {"tables": client.info()["tables"], "requests": {}, "uptime": 1.0, "segment_bytes": 1,
+                   "memory_limit": 1, "clients": {"connected": 1, "silent": 0},
+                   "messages": dict.fromkeys(("received", "refused", "dropped"), 0)}  # fmt: skip
+    collector = Collector(lambda: [m.Shard(0, 1, "")], lambda shards: {0: figures})
+    found = {
+        (s.name, *sorted(set(s.labels.values()) - {"t", "0"})): s.value for f in collector.collect() for s in f.samples
+    }
+    expected = {
+        ("gear_completed_groups_total",): 2, ("gear_dropped_groups_total", "filtered"): 1,
+        ("gear_gathering_groups",): 1,
+        ("gear_dropped_trajectories_total", "expired"): 1, ("gear_table_version",): 5,
+        ("gear_filled_trajectories_total",): 2, ("gear_consumer_waiting_items", "a"): 0,
+        ("gear_consumer_waiting_items", "b"): 2, ("gear_consumer_claimed_items", "a"): 1,
+        ("gear_consumer_acknowledged_items_total", "a"): 1, ("gear_consumer_served_items_total", "b"): 0,
+    }  # fmt: skip
+    assert {key: found.get(key) for key in expected} == expected
+
+
 def test_the_figures_of_two_shards_add_up():
     one = {"name": "x", "n": 1, "capacity": {"steps": 10}, "steps": 4, "buckets": [1, 2], "kinds": {"a": 1}}
     both = total([one, {**one, "kinds": {"a": 2, "b": 5}}])
@@ -178,7 +209,7 @@ def test_the_figures_of_two_shards_add_up():
 
 
 def test_names_and_units_follow_prometheus():
-    for family in (*OF_TABLES, *OF_SHARDS):
+    for family in (*OF_TABLES, *OF_SHARDS, *OF_CONSUMERS):
         assert re.fullmatch(r"gear_[a-z_]+", family.name)
         assert not family.name.endswith("_total")  # the client library adds it
         assert family.help.endswith(".")

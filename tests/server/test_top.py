@@ -194,3 +194,18 @@ def test_it_goes_on_when_the_server_restarts_and_ends_clean_on_ctrl_c(start_serv
         assert terminal.process.wait(10) == 0
     finally:
         terminal.close()
+
+
+def test_what_comes_after_the_insert_is_shown_where_there_is_any():
+    shard = copy.deepcopy(SHARD)
+    assert "CONSUMERS" not in shown(after(shard), BEFORE)
+    assert "AFTER THE INSERT" not in shown(after(shard), BEFORE)
+    line = {"waiting": 5, "claimed": 4, "served": 9, "acknowledged": 3, "dropped": 2}
+    shard["tables"]["replay"] |= {
+        "consumers": {"trainer": line}, "version": 7, "expired_trajectories": 3, "filled_trajectories": 100,
+        "gathering_groups": 6, "filtered_groups": 1, "late_groups": 1, "completed_groups": 8, "open_trajectories": 2,
+    }  # fmt: skip
+    text = shown(after(shard, 2.0, filled_trajectories=10), Measurement(10.0, "server", 1, {0: shard}))
+    assert row(text, "CONSUMERS", "replay") == ["replay", "trainer", "5", "4", "3", "2"]
+    assert row(text, "AFTER THE INSERT", "replay") == ["replay", "7", "3", "5/s", "6", "2", "2"]
+    assert max(map(len, text.splitlines())) <= 80

@@ -13,6 +13,7 @@ import numpy as np
 
 import gear
 from gear.storage import fields as f
+from gear.storage.item_sets import bits_of
 
 from .actors import column, read
 from .test_table import positions
@@ -284,13 +285,15 @@ class Recount:
             links = self.view("links").reshape(self.table.lines, -1, 2)[consumer]
             waiting = self.walk(links, 0, line[f.LINE_HEAD])
             assert waiting[::-1] == self.walk(links, 1, line[f.LINE_TAIL]), "a line is not linked both ways"
-            units = self.view("units")[waiting].tolist()
+            order = self.view("units").reshape(1 + self.table.lines, -1)[1 + consumer]
+            units = order[waiting].tolist()
             assert units == sorted(units), "a line is out of order"
             assert [line[f.LINE_UNITS], line[f.LINE_WAITING]] == [len(set(units)), len(waiting)], "a line is miscounted"
             acknowledged = {item for item in every if self.acks[item] >> consumer & 1}
             claimed = set(np.flatnonzero(self.view("claims").reshape(self.table.lines, -1)[consumer]).tolist())
             gathering = [] if self.stored.groups is None else self.gathering()
-            states = sorted([*waiting, *claimed, *acknowledged, *gathering])
+            lacking = self.lacking(consumer, order, {*gathering, *acknowledged})
+            states = sorted([*waiting, *claimed, *acknowledged, *gathering, *lacking])
             assert states == sorted(every), "an item is in no state or in two"
             held = ((self.item_of(n), d.selector) for (c, n), d in self.drive.claimed.items() if c == consumer)
             assert claimed == {item for item, who in held if item >= 0 and who != silent}, (
@@ -298,8 +301,26 @@ class Recount:
             )
             known = {self.item_of(n) for c, n in self.drive.acknowledged if c == consumer} - {-1}
             assert acknowledged == known, "acknowledgements were lost or made up"
-            outcomes = line[f.LINE_ACKNOWLEDGED] + line[f.LINE_DROPPED] + len(waiting) + len(claimed) + len(gathering)
+            outcomes = line[f.LINE_ACKNOWLEDGED] + line[f.LINE_DROPPED] + len(waiting) + len(claimed)
+            outcomes += len(gathering) + len(lacking)
             assert outcomes == self.counters[f.INSERTED_ITEMS], "consumed + dropped + left is not what was inserted"
+
+    def lacking(self, consumer: int, order: np.ndarray, elsewhere: set[int]) -> list[int]:
+        """Items that a consumer waits for: some late column that it needs is not there, of it or of its group."""
+        needs = bits_of(self.table, self.table.needs_of(consumer))
+        lacking = []
+        for slot, items in self.items.items() if needs else ():
+            ring = self.walk_ring(self.view("mates"), slot) if self.table.group_size else [slot]
+            whole = all(
+                int(late[f.LATE_BITS]) & needs == needs for late in self.view("late").reshape(-1, f.LATE_FIELDS)[ring]
+            )
+            for item in items:
+                if item not in elsewhere:
+                    assert (order[item] != 0) == whole, (
+                        "an item waits for a consumer that needs more of it, or the reverse"
+                    )
+                    lacking += [item] * (not whole)
+        return lacking
 
     def gathering(self) -> list[int]:
         """Slots of groups that wait for members; each ring of mates is (what is left of) one group."""

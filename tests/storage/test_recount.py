@@ -74,6 +74,8 @@ def random_table(choice) -> StoredTable:
     columns, rules["requirements"] = (COLUMNS + LATE, choice(REQUIREMENTS)) if choice([False, True]) else (COLUMNS, ())
     if served:
         rules["requirements"] = ()
+        if len(columns) > len(COLUMNS):
+            rules["consumers"] = {name: choice([(), *REQUIREMENTS[-1]]) for name in rules["consumers"]}
     if isinstance(capacity, gear.Bytes) and len(columns) > 2:
         capacity = gear.Bytes(2 * capacity.n)
     return make(
@@ -271,7 +273,8 @@ class Drive:
         if self.table.group_size:
             slots = blocks[:, f.SLOT]
             keys = [bytes(self.keys[slot]) for slot in slots]
-            units = self.layout.view(self.stored.segment, "units")[slots].tolist()
+            order = self.layout.view(self.stored.segment, "units").reshape(1 + self.table.lines, -1)
+            units = order[1 + consumer][slots].tolist()
             assert len(set(zip(units, keys, strict=True))) == len(set(units)), "two keys are mixed in one group"
             assert units == sorted(units), "members of a group are not neighbours"
         for number in selection.ids.tolist() if consumer >= 0 else ():

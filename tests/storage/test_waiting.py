@@ -170,7 +170,7 @@ def test_a_part_of_a_trajectory_is_not_withdrawn():
 
 def test_the_row_of_a_silent_client_is_given_to_nobody_before_it_is_fenced(monkeypatch):
     stored = make(capacity=Trajectories(40), item=Step(0), publish="rows", mean_length=8, block_steps=4)
-    monkeypatch.setattr("gear.storage.fields.MAX_CLIENTS", 2)
+    monkeypatch.setattr("gear.storage.fields.MAX_CLIENTS", 3)
     silent, other = Actor(stored, b"s" * 16), Actor(stored, b"o" * 16)
     Growing(silent, 1).append(8)  # open, with nothing leased
     stored.suspend(silent.client)

@@ -1,0 +1,434 @@
+"""Draws for data-parallel ranks: the first rank that asks for draw k has it made, the others fetch their parts of it.
+
+A part waits for its rank, pinned, until the deadline of the draw; who lets go of it undelivered, or dies, leaves it to
+the rank's next client until then. Each rank sees each draw once, in order: as a part, or as an error. Nothing of it
+outlives the shard. Not thread-safe: the owner serialises.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from gear.batch import NO_NEIGHBOURS
+from gear.errors import DataError, DeadlineExceeded, GearError, PartExpired
+from gear.storage import obstacles
+from gear.storage.claims import NOBODY
+from gear.storage.ranks_draw import Divided
+from gear.storage.selects import Select
+
+if TYPE_CHECKING:
+    from gear.batch import Selection
+    from gear.storage.budget import Budget
+    from gear.storage.pins import Pin
+    from gear.storage.queue import RequestQueue
+
+AHEAD = 16
+"""Draws of which some rank has not asked for its part, at most: then the others wait for it."""
+
+MOST_TOLD = 64
+"""Past draws kept for ranks that are to be told that their part is lost."""
+
+
+class Share(NamedTuple):
+    """Whose part: rank `rank` of `ranks`, of draw number `draw`; -1: its next one."""
+
+    ranks: int
+    rank: int
+    draw: int = -1
+
+    @staticmethod
+    def checked(ranks: int, rank: int, draw: int | None) -> Share:
+        """As a client says it.
+
+        Raises
+        ------
+        DataError
+            If there is no such rank.
+        """
+        if not 0 <= rank < ranks:
+            raise DataError(f"rank: expected a number from 0 to {ranks - 1} (world_size {ranks}), got {rank}")
+        return Share(ranks, rank, -1 if draw is None else draw)
+
+
+class Wanted(NamedTuple):
+    """What all ranks must ask for alike."""
+
+    size: int
+    which: int
+    budget: Budget | None
+
+    def __str__(self) -> str:
+        steps = "" if self.budget is None else f", max_steps={self.budget.steps}, alone={self.budget.alone}"
+        return f"size={self.size}{steps}, set of items {self.which}"
+
+
+@dataclass(eq=False, slots=True)
+class Ask:
+    """A client that asks for a part; `done` gets a Selection or a GearError."""
+
+    client: int
+    wanted: Wanted
+    reach: tuple[int, int]
+    consumer: int
+    share: Share
+    parties: int
+    ttl: float
+    deadline: float
+    done: Callable[[Any], None]
+    over: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class _Part:
+    """A rank's part of a draw, or why there is none."""
+
+    selection: Selection | None = None
+    pin: Pin | None = None
+    error: GearError | None = None
+    holder: int = -1
+    """The client that was handed it last."""
+    told: bool = False
+    """Whether the rank knows that it is lost."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether the rank may have it."""
+        pin = self.pin
+        return pin is not None and not self.lost and not pin.delivered and not pin.holders and pin.parties == 1
+
+    @property
+    def lost(self) -> bool:
+        """Whether nobody can have it any more, though nobody got it."""
+        pin = self.pin
+        return pin is None or (not pin.delivered and (pin.settled or pin.deadline <= time.time()))
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is to be done about it any more."""
+        return self.told or (self.pin is not None and self.pin.delivered)
+
+    def away(self, client: int) -> bool:
+        """Whether another client of the rank has it, perhaps one that is gone soon."""
+        return self.holder not in (-1, client) and not (self.over or self.waits or self.lost)
+
+
+@dataclass(eq=False, slots=True)
+class _Draw:
+    number: int
+    wanted: Wanted
+    by: int
+    """The rank for which it was made."""
+    parts: list[_Part]
+
+
+@dataclass(eq=False, slots=True)
+class _Ranks:
+    """The ranks that draw together: those of a consumer, or of a table without any."""
+
+    count: int
+    consumer: int
+    number: int = 0
+    """Of the next draw that is made."""
+    draws: dict[int, _Draw] = field(default_factory=dict)
+    asks: list[Ask] = field(default_factory=list)
+    making: Select | None = None
+    blocked: bool = False
+    """Whether a rank that is behind keeps the next draw from being made."""
+
+
+class Ranks:
+    """The ranks of one table.
+
+    Parameters
+    ----------
+    queue : where draws wait for items and credit, as any other.
+    """
+
+    def __init__(self, queue: RequestQueue) -> None:
+        self._queue, self._stored = queue, queue.stored
+        self._all: dict[int, _Ranks] = {}
+        self.parked = 0
+        """How many wait."""
+
+    @property
+    def waiting(self) -> int:
+        """How many wait, but for the draws that are parked for them."""
+        return self.parked - sum(ranks.making is not None for ranks in self._all.values()) if self.parked else 0
+
+    def ask(self, ask: Ask) -> None:
+        """Hand out a part, when it is there."""
+        try:
+            ranks = self._ranks_of(ask)
+            served = self._serve(ranks, ask)
+        except DataError as error:
+            ask.done(error)
+            return
+        if not served:
+            ranks.asks.append(ask)
+            self.parked += 1
+            self._queue.watch(ask)
+            self._begin(ranks)
+            self._queue.advance()
+        elif ranks.blocked:
+            self.serve(True)
+
+    def _ranks_of(self, ask: Ask) -> _Ranks:
+        """The ranks that the asker is one of."""
+        ranks, count = self._all.get(ask.consumer), ask.share.ranks
+        if ranks is None:
+            ranks = self._all[ask.consumer] = _Ranks(count, ask.consumer)
+        if ranks.count == count:
+            return ranks
+        waiting = sorted({other.share.rank for other in ranks.asks})
+        parts = sum(not (part.over or part.lost) for draw in ranks.draws.values() for part in draw.parts)
+        if waiting or parts:
+            why = f"rank {waiting[0]} of them waits" if waiting else f"{parts} parts of its draws are not delivered"
+            raise DataError(
+                f"rank {ask.share.rank} of world_size={count} asks table {self._stored.table.name!r}, which draws for "
+                f"world_size={ranks.count} ({why}); ask with the same world_size on every rank, or when those are over"
+            )
+        ranks.count = count
+        ranks.draws.clear()
+        return ranks
+
+    # Parts
+
+    def _serve(self, ranks: _Ranks, ask: Ask) -> bool:
+        """Give the asker its part or the error; False: there is none yet."""
+        rank, number = ask.share.rank, ask.share.draw
+        if number >= ranks.number:
+            if ranks.making is None:
+                ranks.number = number  # those between are not made: every rank goes on from here
+            return self._agree(ranks, ask)
+        draws = list(ranks.draws.values())
+        if number >= 0:
+            draws = [draw for draw in draws if draw.number == number]
+            if not draws or draws[0].parts[rank].over:
+                self._lost(ranks, ask, str(number), "was delivered, or has ended")
+                return True
+        lost = []
+        for draw in draws:
+            part = draw.parts[rank]
+            if part.over:
+                continue
+            if part.away(ask.client):
+                return False
+            if part.lost:
+                lost.append(draw)
+            elif part.waits and not lost:
+                return self._hand(ranks, ask, draw, part)
+        if lost:
+            self._tell(ranks, ask, lost)
+            return True
+        return number < 0 and self._agree(ranks, ask)
+
+    def _agree(self, ranks: _Ranks, ask: Ask) -> bool:
+        """Refuse who wants something else than those who wait for the same draw."""
+        for other in ranks.asks:
+            if other.share.rank != ask.share.rank and other.wanted != ask.wanted and self._for_next(ranks, other):
+                raise _differs(ask, ranks.number, other.share.rank, other.wanted)
+        return False
+
+    def _hand(self, ranks: _Ranks, ask: Ask, draw: _Draw, part: _Part) -> bool:
+        pin, selection = part.pin, part.selection
+        assert pin is not None
+        assert selection is not None
+        if ask.wanted != draw.wanted:
+            raise _differs(ask, draw.number, draw.by, draw.wanted)
+        if pin.claim and self._stored.claims is not None:
+            claim = self._stored.claims.move(pin.claim, pin.ids, ask.client)
+            if not claim:  # who had it fell silent
+                self._stored.pins.end(selection.pin)
+                part.told = True
+                self._lost(ranks, ask, str(draw.number), "has ended: its items wait to be served again")
+                return True
+            pin.claim = claim
+        near = NO_NEIGHBOURS
+        if ask.reach != (0, 0):
+            near = self._stored.neighbours(selection.starts, selection.lengths, ask.reach, 1)
+        self._stored.pins.hand(ask.client, selection.pin, ask.parties, near)
+        part.holder = ask.client
+        ask.done(dataclasses.replace(selection, parties=ask.parties, neighbours=near))
+        return True
+
+    def _tell(self, ranks: _Ranks, ask: Ask, lost: list[_Draw]) -> None:
+        """Tell a rank once what it has missed."""
+        for draw in lost:
+            draw.parts[ask.share.rank].told = True
+        error = lost[0].parts[ask.share.rank].error
+        if error is not None and len(lost) == 1:
+            ask.done(error)
+            return
+        first, last = lost[0].number, lost[-1].number
+        which = str(first) if len(lost) == 1 else f"{first} to {last} ({len(lost)} parts)"
+        self._lost(ranks, ask, which, "expired: nobody had it in time, or the table took its rows back")
+
+    def _lost(self, ranks: _Ranks, ask: Ask, which: str, why: str) -> None:
+        rank, count = ask.share.rank, ask.share.ranks
+        waiting = next((draw.number for draw in ranks.draws.values() if draw.parts[rank].waits), ranks.number)
+        ask.done(
+            PartExpired(
+                f"table {self._stored.table.name!r}: the part of rank {rank} of {count} of draw {which} {why}; its "
+                f"next one is of draw {waiting}"
+            )
+        )
+
+    # Draws
+
+    def serve(self, forced: bool = False) -> bool:
+        """Hand out parts that have come back, and begin draws that are asked for; whether anything moved."""
+        pins, moved = self._stored.pins, False
+        while self.parked and (forced or pins.stirred):
+            forced = pins.stirred = False
+            for ranks in self._all.values():
+                moved |= self._serve_asks(ranks)
+                self._begin(ranks)
+        return moved
+
+    def _serve_asks(self, ranks: _Ranks) -> bool:
+        served = 0
+        for ask in list(ranks.asks):
+            try:
+                there = self._serve(ranks, ask)
+            except DataError as error:
+                ask.done(error)
+                there = True
+            if there:
+                ranks.asks.remove(ask)
+                ask.over = True
+                self.parked -= 1
+                served += 1
+        self._sweep(ranks)
+        return served > 0
+
+    def _begin(self, ranks: _Ranks) -> None:
+        """Have the next draw made if somebody waits for it."""
+        first = next((ask for ask in ranks.asks if self._for_next(ranks, ask)), None)
+        if ranks.making is not None or first is None:
+            return
+        ranks.blocked = self._ahead(ranks) >= AHEAD
+        if ranks.blocked:
+            return
+        size, which, budget = first.wanted
+
+        def made(result: Divided | GearError) -> None:
+            self._made(ranks, first, result)
+
+        ranks.making = Select(
+            NOBODY, size, 1, first.ttl, float("inf"), made, which, budget=budget, consumer=ranks.consumer,
+            ranks=ranks.count,
+        )  # fmt: skip
+        self._queue.draw(ranks.making)
+
+    @staticmethod
+    def _for_next(ranks: _Ranks, ask: Ask) -> bool:
+        """Whether it waits for a draw that is not made yet; else until another client lets go of its part."""
+        if ask.share.draw >= 0:
+            return ask.share.draw >= ranks.number
+        return not any(draw.parts[ask.share.rank].away(ask.client) for draw in ranks.draws.values())
+
+    def _made(self, ranks: _Ranks, by: Ask, result: Divided | GearError) -> None:
+        """The next draw is there; an error is every rank's."""
+        ranks.making = None
+        if isinstance(result, GearError):
+            parts = [_Part(error=result) for _ in range(ranks.count)]
+        else:
+            parts = self._divide(ranks, by, result)
+        ranks.draws[ranks.number] = _Draw(ranks.number, by.wanted, by.share.rank, parts)
+        ranks.number += 1
+        self._serve_asks(ranks)
+        self._stored.pins.stirred |= bool(ranks.asks)  # they wait for the one after it
+
+    def _divide(self, ranks: _Ranks, by: Ask, drawn: Divided) -> list[_Part]:
+        """A pin of its own for each rank's part."""
+        stored, whole = self._stored, drawn.whole
+        selections = []
+        for rank in range(ranks.count):
+            mine = np.flatnonzero(drawn.owners == rank)
+            starts, lengths = whole.starts[mine], whole.lengths[mine]
+            selections.append(
+                dataclasses.replace(
+                    whole, ids=whole.ids[mine], probabilities=whole.probabilities[mine], starts=starts,
+                    lengths=lengths, draw=ranks.number,
+                    versions=None if whole.versions is None else whole.versions[mine],
+                )
+            )  # fmt: skip
+        pins = stored.pins.split(whole.pin, [one.ids for one in selections], by.client)
+        parts = []
+        for selection, (number, pin) in zip(selections, pins, strict=True):
+            selection.pin = number
+            if pin.claim and stored.claims is not None:
+                pin.claim = stored.claims.move(pin.claim, pin.ids, NOBODY)
+            parts.append(_Part(selection, pin))
+        return parts
+
+    def _ahead(self, ranks: _Ranks) -> int:
+        """Draws of which some rank has not asked for its part."""
+        return sum(any(part.holder < 0 and part.waits for part in draw.parts) for draw in ranks.draws.values())
+
+    def _sweep(self, ranks: _Ranks) -> None:
+        """Forget draws that are over for every rank, and old ones that are lost."""
+        old = ranks.number - MOST_TOLD
+        for draw in list(ranks.draws.values()):
+            if all(part.over or (part.lost and draw.number < old) for part in draw.parts):
+                del ranks.draws[draw.number]
+
+    # Who gives up
+
+    def expire(self, now: float) -> bool:
+        """End what waited for too long (`time.monotonic()`)."""
+        late = self._take(lambda ask: ask.deadline <= now)
+        for ranks, ask in late:
+            if self._ahead(ranks) >= AHEAD:
+                slow = next(n for draw in ranks.draws.values() for n, part in enumerate(draw.parts) if part.waits)
+                why = f"rank {slow} has not asked for its parts of {AHEAD} draws"
+            elif not self._for_next(ranks, ask):
+                why = "another client of the rank has its part and has not let go of it"
+            else:
+                size = ask.wanted.size if ask.wanted.budget is None else 1
+                why = obstacles.of_sample(self._stored, size * ranks.count, ask.wanted.which, ask.consumer)
+            ask.done(
+                DeadlineExceeded(
+                    f"sample of {ask.wanted.size} for rank {ask.share.rank} of {ranks.count} timed out: {why}"
+                )
+            )
+        return bool(late)
+
+    def cancel(self, done: Callable[[Any], None]) -> None:
+        """Nobody waits for this any more."""
+        self._take(lambda ask: ask.done == done)
+
+    def forget(self, client: int) -> None:
+        """The client is gone."""
+        self._take(lambda ask: ask.client == client)
+
+    def _take(self, which: Callable[[Ask], bool]) -> list[tuple[_Ranks, Ask]]:
+        """Take asks out; a draw that nobody waits for any more is not made."""
+        taken = []
+        for ranks in self._all.values():
+            mine = [ask for ask in ranks.asks if which(ask)]
+            if not mine:
+                continue
+            for ask in mine:
+                ask.over = True
+                taken.append((ranks, ask))
+            ranks.asks = [ask for ask in ranks.asks if ask not in mine]
+            self.parked -= len(mine)
+            making = ranks.making
+            if making is not None and not any(self._for_next(ranks, ask) for ask in ranks.asks):
+                ranks.making = None
+                self._queue.undraw(making)
+        return taken
+
+
+def _differs(ask: Ask, number: int, by: int, wanted: Wanted) -> DataError:
+    return DataError(
+        f"draw {number}: rank {ask.share.rank} asks for {ask.wanted}, rank {by} for {wanted}; ask for the same on "
+        "every rank"
+    )
