@@ -24,6 +24,8 @@ from numba import types
 from numba.core import caching, cgutils
 from numba.extending import intrinsic
 
+from gear.kernels.parts import JoiningCompiler, Part
+
 try:
     import fcntl
 except ImportError:  # pragma: no cover - a platform without flock compiles without the guard
@@ -52,9 +54,9 @@ _directory: str | None = None
 def kernel(function: Function) -> Function:
     """Compile `function` with Numba at its first call: without the GIL, cached on disk, NumPy's error model."""
     global _directory
-    dispatcher = _compiled_once(numba.njit(**_OPTIONS)(function))
+    dispatcher = _in_parts(numba.njit(**_OPTIONS)(function))
     try:
-        dispatcher._cache = _Cache(function)
+        dispatcher._cache = Cache(function)
         _directory = _directory or dispatcher.stats.cache_path
     except (RuntimeError, OSError, AttributeError):  # no directory to write to, no source, another Numba
         _warn_uncached()
@@ -71,7 +73,7 @@ def _warn_uncached() -> None:
 
 def helper(function: Function) -> Function:
     """Compile `function` into the kernels that call it; it has no cache of its own."""
-    return _compiled_once(numba.njit(**_OPTIONS)(function))
+    return _in_parts(numba.njit(**_OPTIONS)(function))
 
 
 def is_cached(function: Callable[..., Any]) -> bool:
@@ -82,26 +84,16 @@ def is_cached(function: Callable[..., Any]) -> bool:
         return False
 
 
-def _compiled_once(dispatcher: Any) -> Any:
-    """Give a constant argument, and an integer narrower than 64 bits, the same compiled code as any other.
-
-    Kernels that call it would else each bring a variant: a fifth of all functions, each 0.3 s of a first start.
-    """
-    template = dispatcher.get_call_template
-
-    def get_call_template(args: tuple[types.Type, ...], keywords: dict[str, types.Type]) -> Any:
-        return template(tuple(map(_plain, args)), {name: _plain(kind) for name, kind in keywords.items()})
-
-    dispatcher.get_call_template = get_call_template
+def _in_parts(dispatcher: Any) -> Any:
+    """Have a compiled function linked into those that call it before anything is optimised."""
+    part = Part(dispatcher)
+    dispatcher.get_call_template, dispatcher.get_overload = part.get_call_template, part.get_overload
+    dispatcher._compiler.__class__ = JoiningCompiler
+    dispatcher._compiler.part = part
     return dispatcher
 
 
-def _plain(kind: types.Type) -> types.Type:
-    kind = types.unliteral(kind)
-    return types.int64 if isinstance(kind, types.Integer) and kind.signed else kind
-
-
-class _Cache(caching.FunctionCache):  # the class that `njit(cache=True)` uses
+class Cache(caching.FunctionCache):  # the class that `njit(cache=True)` uses
     """Numba's cache, keyed on all sources of a kernel; a cache that fails is a cache that is empty."""
 
     def __init__(self, function: Callable[..., Any]) -> None:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gear.kernels import host, host_views
-from gear.kernels.compile import compile_lock, is_cached
+from gear.kernels.compile import compile_lock
 from gear.schema import Column, Groups, Prioritized, Step, Steps, Table, Whole
-from gear.storage import draw, listing
+from gear.storage import listing
 from gear.storage.fields import BEGIN, END
 from gear.storage.layout import COMMIT_ENTRY
+from gear.storage.programs import COMMIT, DRAW
 from gear.storage.queue import RequestQueue
 from gear.storage.table import StoredTable
 
@@ -39,6 +40,10 @@ TABLE = Table(
 def warm() -> None:
     """Run every operation once on a tiny table of private memory; kernels do not differ from table to table."""
     with compile_lock(), _second_compiler():
+        COMMIT.load()
+    with compile_lock():
+        host.run_all()
+        host_views.run_all()
         stored = StoredTable(TABLE)
         queue = RequestQueue(stored)
         client = stored.attach(bytes(16))
@@ -52,9 +57,6 @@ def warm() -> None:
         queue.allocate(client, 1, 1, time.monotonic() + 60, results.append)
         spare = stored.lease(client, 1, 0)
         stored.give_back(client, spare.blocks, spare.slots)
-    with compile_lock():
-        host.run_all()
-        host_views.load()
         deadline = time.monotonic() + 60
         queue.select(client, 1, 1, 60.0, deadline, results.append)
         queue.select(client, 1, 1, 0.0, deadline, results.append)
@@ -112,7 +114,7 @@ def _grow(stored: StoredTable, client: int) -> None:
 @contextlib.contextmanager
 def _second_compiler() -> Iterator[None]:
     """At a first start, another process compiles what draws and gathers while this one compiles what commits."""
-    if is_cached(draw.select) or (os.cpu_count() or 1) < 2:
+    if (COMMIT.is_cached() and DRAW.is_cached()) or (os.cpu_count() or 1) < 2:
         yield
         return
     process = subprocess.Popen([sys.executable, "-m", __name__], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
@@ -124,15 +126,12 @@ def _second_compiler() -> Iterator[None]:
         process.wait()
 
 
-def _warm_draws() -> None:
-    """What needs no commit; without the lock, which the process that waits for this one holds."""
+def _compile_draws() -> None:
+    """Without the lock, which the process that waits for this one holds."""
+    DRAW.load()
     host.run_all()
     host_views.run_all()
-    stored = StoredTable(TABLE)
-    stored.select(stored.attach(bytes(16)), 1, 1, 60.0)
-    stored.update(np.zeros(1, np.int64), np.ones(1))
-    listing.scan(stored, b"", 1)
 
 
 if __name__ == "__main__":
-    _warm_draws()
+    _compile_draws()

@@ -8,7 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from gear.kernels.compile import kernel
+from gear.kernels.program import LONGS, SIGNS
 from gear.storage import fields as f
+from gear.storage.programs import COMMIT, DRAW
 from gear.storage.directory import int32s, int64s
 from gear.storage.evict import evict
 from gear.storage.items import item_of
@@ -45,7 +47,7 @@ def stored_item(segment, params, number):
     return slot, item_of(params, blocks, block, row)
 
 
-@kernel
+@DRAW.kernel(ids=LONGS, items=LONGS)
 def items_of_ids(segment, params, ids, items):
     """The indices of those ids' items that are stored, in `items`: int64[N]; returns how many."""
     n = 0
@@ -57,7 +59,7 @@ def items_of_ids(segment, params, ids, items):
     return n
 
 
-@kernel
+@COMMIT.kernel(ids=LONGS, outcomes=SIGNS)
 def acknowledge(segment, params, consumer, client, ids, outcomes):
     """Acknowledge items by id for a consumer; `outcomes`: int8[N] gets what became of each.
 
@@ -101,7 +103,7 @@ def acknowledge(segment, params, consumer, client, ids, outcomes):
             evict(segment, params, slot, True)
 
 
-@kernel
+@COMMIT.kernel(items=LONGS)
 def reclaim(segment, params, consumer, number, items):
     """Claim anew, under an old number, those of the items (int64[N]) that wait; returns how many."""
     claims, n = int64s(segment, params, f.R_CLAIMS), 0

@@ -8,11 +8,13 @@ single writer.
 from __future__ import annotations
 
 from gear.kernels.compile import kernel
+from gear.kernels.program import SHORTS
 from gear.storage import fields as f
+from gear.storage.programs import COMMIT
 from gear.storage.directory import int32s, int64s
 
 
-@kernel
+@COMMIT.kernel(out_blocks=SHORTS, out_slots=SHORTS)
 def lease(segment, params, client, out_blocks, out_slots):
     """Fill the arrays with leased blocks and slots for `client`; the caller checked that they are free."""
     counters = int64s(segment, params, f.R_COUNTERS)
@@ -75,7 +77,7 @@ def free_slot(counters, slots, ring, params, slot):
     counters[f.FREE_SLOTS] += 1
 
 
-@kernel
+@COMMIT.kernel(blocks_back=SHORTS, slots_back=SHORTS)
 def end_leases(segment, params, client, blocks_back, slots_back):
     """Free leases of `client`; returns how many entries were not its own (those are left alone)."""
     counters = int64s(segment, params, f.R_COUNTERS)

@@ -10,8 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from gear.kernels.compile import fence, kernel
+from gear.kernels.program import FLAG, FLOATS, SHORTS
 from gear.selection.prioritized import LARGEST
 from gear.storage import fields as f
+from gear.storage.programs import COMMIT, ENTRIES
 from gear.storage.directory import float64s, int32s, int64s
 from gear.storage.evict import evict, unpin
 from gear.storage.items import item_count
@@ -30,7 +32,7 @@ ALL_FLAGS = f.TERMINATED | f.HAS_FINAL | f.CONTINUED | f.CONTINUES | f.END | f.B
 ) = range(9)  # fmt: skip
 
 
-@kernel
+@COMMIT.kernel(by_rows=FLAG, entries=ENTRIES, named=SHORTS, priorities=FLOATS)
 def check(segment, params, client, by_rows, entries, named, priorities):
     """Check every entry of one client's message; nothing is changed.
 
@@ -134,7 +136,7 @@ def check(segment, params, client, by_rows, entries, named, priorities):
     return fault, where, k_priority
 
 
-@kernel
+@COMMIT.kernel(entries=ENTRIES, named=SHORTS, priorities=FLOATS, lost=SHORTS)
 def apply(segment, params, client, client_key, entries, named, priorities, lost):
     """Commit checked entries in order until the limiter holds one back.
 
@@ -280,7 +282,7 @@ def link(segment, params, slot, begin, before, added, named):
         slots[at + f.LAST] = previous
 
 
-@kernel
+@COMMIT.kernel()
 def close_open(segment, params, slot):
     """End the open trajectory of a vanished writer as truncated where it stands."""
     counters = int64s(segment, params, f.R_COUNTERS)

@@ -6,8 +6,10 @@ Says where the rows of each item lie, its id and the probability with which it w
 from __future__ import annotations
 
 from gear.kernels.compile import kernel
+from gear.kernels.program import FLAG, FLOATS, LONGS, SHORTS
 from gear.kernels.host import tree_smallest, tree_total
 from gear.storage import fields as f
+from gear.storage.programs import DRAW
 from gear.storage.directory import float64s, int64s
 from gear.storage.draw_ordered import draw_heap, draw_line, draw_slots
 from gear.storage.draw_random import draw_epoch, draw_prioritized, draw_uniform, draw_uniform_choosy
@@ -16,7 +18,7 @@ from gear.storage.passing import samples_pass
 from gear.storage.sets import head
 
 
-@kernel
+@DRAW.kernel()
 def drawable(segment, params, which):
     """Whether any item of set number `which` can be drawn now."""
     return _any(segment, head(params, which))
@@ -57,7 +59,7 @@ def _smallest(segment, line):
     return 1.0
 
 
-@kernel
+@DRAW.kernel()
 def mass(segment, params):
     """What a table is drawn from as often as: (mass, items that can be drawn, smallest non-zero probability).
 
@@ -102,7 +104,7 @@ def _too_few(segment, params, line, size):
     return params[f.P_DISTINCT] != 0 and int64s(segment, line, f.R_COUNTERS)[f.LIVE_ITEMS] < size
 
 
-@kernel
+@DRAW.kernel(hurry=FLAG, ids=LONGS, starts=LONGS, lengths=SHORTS, probabilities=FLOATS)
 def select(segment, params, which, size, credit, hurry, pin, ids, starts, lengths, probabilities):
     """Reserve the credit still missing, then draw up to `size` items of a set, all or none of the credit.
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from gear.kernels.compile import kernel
+from gear.kernels.program import FLAG
 from gear.storage import fields as f
+from gear.storage.programs import COMMIT
 from gear.storage.blocks import free_block, free_slot
 from gear.storage.directory import int32s, int64s
 from gear.storage.mates import part
@@ -33,7 +35,7 @@ def free_chain(segment, params, slot):
     free_slot(counters, slots, int32s(segment, params, f.R_FREE_SLOTS), params, slot)
 
 
-@kernel
+@COMMIT.kernel(consumed=FLAG)
 def evict(segment, params, slot, consumed):
     """Take a published slot out of the table; `consumed`: its items are used up, it is not driven out."""
     counters = int64s(segment, params, f.R_COUNTERS)

@@ -10,11 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 from gear.kernels.compile import kernel
+from gear.kernels.program import FLAG
 from gear.storage import fields as f
+from gear.storage.programs import COMMIT
 from gear.storage.directory import int32s, int64s
 
 
-@kernel
+@COMMIT.kernel(ended=FLAG)
 def item_count(params, length, ended):
     """Drawable items of a trajectory of `length` rows that has ended or may still grow."""
     kind = params[f.P_ITEM]

@@ -12,7 +12,9 @@ from __future__ import annotations
 import numpy as np
 
 from gear.kernels.compile import copy, fence, kernel, memcpy, memset
+from gear.kernels.program import LONGS
 from gear.storage import fields as f
+from gear.storage.programs import COMMIT
 from gear.storage.directory import int32s, int64s
 from gear.storage.items import indices
 from gear.storage.publish import join
@@ -22,7 +24,7 @@ from gear.storage.sets import head, items_in
 FINE, GROWING, BAD_LENGTH = range(3)
 
 
-@kernel
+@COMMIT.kernel()
 def slot_named(segment, params, name):
     """The slot of the stored trajectory that an id names, whichever of its rows that is of; -1 if it is gone."""
     slots = int64s(segment, params, f.R_SLOTS)
@@ -41,7 +43,7 @@ def slot_named(segment, params, name):
     return slot if state == f.OPEN or state == f.CLOSED else np.int64(-1)
 
 
-@kernel
+@COMMIT.kernel(ids=LONGS, lengths=LONGS, found=LONGS)
 def find(segment, params, ids, lengths, found):
     """The slots (int64[N]) that ids name, -1 for stale ones; lengths: rows that came for each, -1 if none are due.
 
@@ -61,7 +63,7 @@ def find(segment, params, ids, lengths, found):
     return FINE, 0, 0
 
 
-@kernel
+@COMMIT.kernel(found=LONGS)
 def begin(segment, params, found):
     """Rows of these slots are about to change. A slot may come twice."""
     late = int64s(segment, params, f.R_LATE)
@@ -71,7 +73,7 @@ def begin(segment, params, found):
     fence()
 
 
-@kernel
+@COMMIT.kernel(found=LONGS, lengths=LONGS)
 def write_steps(segment, params, found, lengths, first, offset, stride, width, source):
     """Write the rows of a per-step column, from row `first` of each trajectory on.
 
@@ -115,7 +117,7 @@ def write_steps(segment, params, found, lengths, first, offset, stride, width, s
             memset(arena + block * block_bytes + row * stride, 0, width)
 
 
-@kernel
+@COMMIT.kernel(found=LONGS)
 def write_values(segment, params, found, offset, stride, width, source):
     """Write one row each of a per-trajectory column."""
     base = segment.ctypes.data + params[f.R_TRAJECTORIES] + offset
@@ -124,7 +126,7 @@ def write_values(segment, params, found, offset, stride, width, source):
             copy(base + found[k] * stride, source + k * width, width)
 
 
-@kernel
+@COMMIT.kernel(found=LONGS)
 def complete(segment, params, found, bits):
     """The late columns `bits` of these slots are written: items enter the sets that wanted just them."""
     counters = int64s(segment, params, f.R_COUNTERS)

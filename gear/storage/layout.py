@@ -43,6 +43,7 @@ from gear.schema import (
     Window,
 )
 from gear.storage import fields as f
+from gear.storage.entry import COMMIT_ENTRY as COMMIT_ENTRY
 from gear.storage.item_sets import ItemSet, item_sets
 from gear.storage.regions import (
     Region,
@@ -63,23 +64,6 @@ FORMAT = 4
 
 ALIGN = 64
 HUGE_PAGE = 2 << 20
-
-COMMIT_ENTRY = np.dtype(
-    [
-        ("sequence", "<i8"),  # number of this insert, per client and table, from 1
-        ("slot", "<i4"),
-        ("blocks", "<i4"),  # how many new blocks this entry adds to the slot's chain
-        ("length", "<i4"),  # how many rows this entry adds (the final row not counted)
-        ("flags", "<i4"),
-        ("priorities", "<i4"),  # 0: the default, 1: one for all items, else one per new item
-        # Rows of the slot in earlier entries, where rows travel with the entry; of one that begins a piece of a split
-        # trajectory, the trajectory's steps before it.
-        ("before", "<i4"),
-        ("follows", "<i8"),  # number of the entry that ended the piece before, 0 where there is none
-    ]
-)
-"""One commit on the wire; block numbers and priorities follow in arrays of their own, in entry order."""
-
 
 _KINDS: dict[type | None, int] = {
     Uniform: f.UNIFORM, Prioritized: f.PRIORITIZED, Fifo: f.FIFO, Lifo: f.LIFO, MaxHeap: f.MAX_HEAP,

@@ -11,7 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from gear.kernels.compile import kernel
+from gear.kernels.program import LONGS
 from gear.storage import fields as f
+from gear.storage.programs import DRAW
 from gear.storage.directory import int32s, int64s
 from gear.storage.regions import ABSENT
 
@@ -66,7 +68,7 @@ def leave(segment, params, consumer, item):
     lines[line + f.LINE_WAITING] -= 1
 
 
-@kernel
+@DRAW.kernel(items=LONGS)
 def enlist(segment, params, items):
     """New items (int64[N], indices) wait for every consumer; those of a group are one unit."""
     counters, units = int64s(segment, params, f.R_COUNTERS), int64s(segment, params, f.R_UNITS)
@@ -121,7 +123,7 @@ def claim(segment, params, consumer, units, number, items):
     return n
 
 
-@kernel
+@DRAW.kernel(items=LONGS)
 def give_back(segment, params, consumer, number, items):
     """What of these items (int64[N], in the order of their claim) is still claimed under that number waits again.
 
@@ -144,7 +146,7 @@ def give_back(segment, params, consumer, number, items):
     return n
 
 
-@kernel
+@DRAW.kernel(items=LONGS)
 def relist(segment, params, items):
     """What of these items (int64[N], in the order of publication) a consumer has not acknowledged waits for it.
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from gear.kernels.compile import fence, kernel
+from gear.kernels.program import FLAG, FLOATS
 from gear.storage import fields as f
+from gear.storage.programs import COMMIT
 from gear.storage.blocks import lease
 from gear.storage.commit import enlist, let_go, link
 from gear.storage.directory import int32s, int64s
@@ -74,7 +76,7 @@ def _take(segment, params, client, slot, trajectories, steps, added, new_slot):
     return FINE, blocks
 
 
-@kernel
+@COMMIT.kernel()
 def start(segment, params, client, version, now):
     """Open a trajectory without rows. Returns (what stands in the way, its slot)."""
     fault = _fits(segment, params, -1, 1, 0, 1)
@@ -110,7 +112,7 @@ def _blocks_of(params, length):
     return max(1, (length + params[f.P_BLOCK_STEPS] - 1) // params[f.P_BLOCK_STEPS])
 
 
-@kernel
+@COMMIT.kernel()
 def make_longer(segment, params, client, slot, rows):
     """Blocks for `rows` more rows, which are written next; what stands in the way."""
     length = int64s(segment, params, f.R_SLOTS)[slot * f.SLOT_FIELDS + f.LENGTH]
@@ -125,7 +127,7 @@ def make_longer(segment, params, client, slot, rows):
     return fault
 
 
-@kernel
+@COMMIT.kernel()
 def lengthen(segment, params, slot, rows, now):
     """`rows` more rows are written: they belong to the trajectory. Returns its length."""
     counters = int64s(segment, params, f.R_COUNTERS)
@@ -146,7 +148,7 @@ def lengthen(segment, params, slot, rows, now):
     return slots[at + f.LENGTH]
 
 
-@kernel
+@COMMIT.kernel(final=FLAG)
 def ready(segment, params, client, slot, final):
     """Whether it may be sealed, with a block for a final row where that needs one; what stands in the way."""
     slots = int64s(segment, params, f.R_SLOTS)
@@ -181,7 +183,7 @@ def _close(segment, params, slot):
     slots[at + f.WRITER] = -1
 
 
-@kernel
+@COMMIT.kernel(priorities=FLOATS)
 def seal(segment, params, slot, flags, priorities):
     """End it, with `ready` and its final row written: its items are published. priorities: float64[0, 1 or items]."""
     counters = int64s(segment, params, f.R_COUNTERS)
@@ -212,7 +214,7 @@ def drop(segment, params, slot):
     unpin(segment, params, slot)
 
 
-@kernel
+@COMMIT.kernel()
 def drop_before(segment, params, moment):
     """Drop those whose last append was before `moment` (`time.time_ns()`). Returns the earliest one of the others."""
     slots = int64s(segment, params, f.R_SLOTS)

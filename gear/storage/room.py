@@ -9,6 +9,7 @@ import numpy as np
 
 from gear.kernels.compile import kernel
 from gear.storage import fields as f
+from gear.storage.programs import COMMIT
 from gear.storage.directory import int64s
 from gear.storage.evict import drive_out
 from gear.storage.remover import idle, idle_victim, victim
@@ -63,7 +64,7 @@ def _delivered(segment, params, keep):
     return np.int64(-1)
 
 
-@kernel
+@COMMIT.kernel()
 def room_for_lease(segment, params, wanted, slots):
     """Evict until that many blocks and slots are free, for a commit that follows; whether they are.
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from gear.kernels.compile import kernel
+from gear.kernels.program import FLOATS, LONGS, SHORTS
 from gear.storage import fields as f
+from gear.storage.programs import DRAW
 from gear.storage.directory import float64s, int32s, int64s
 from gear.storage.items import item_index
 
@@ -19,13 +21,13 @@ MOST_LOOKS = 1 << 18
 """Slots and items that one call looks at, listed or not: about a millisecond."""
 
 
-@kernel
+@DRAW.kernel()
 def keeps_priorities(segment, params):
     """Whether items of the table have priorities."""
     return float64s(segment, params, f.R_RAW).shape[0] > 0 or params[f.P_SAMPLER] == f.PRIORITIZED
 
 
-@kernel
+@DRAW.kernel(ids=LONGS, trajectories=LONGS, positions=LONGS, lengths=SHORTS, priorities=FLOATS)
 def scan(segment, params, slot, order, item, ids, trajectories, positions, lengths, priorities):
     """List items from number `item` of the trajectory `order` in `slot` on, or from all of what is there by now.
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from gear.kernels.compile import kernel
+from gear.kernels.program import LONGS, SHORTS
 from gear.storage import fields as f
+from gear.storage.programs import DRAW
 from gear.storage.directory import int32s, int64s
 
 LOOKS = 4096
@@ -89,7 +91,7 @@ def _neighbours(segment, params, starts, lengths, before, after, out):
     return n
 
 
-@kernel
+@DRAW.kernel(starts=LONGS, lengths=SHORTS)
 def neighbours(segment, params, starts, lengths, before, after, pin):
     """Other pieces in the table from which `before` rows before items and `after` rows behind them come.
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from gear.kernels.compile import kernel
+from gear.kernels.program import FLAG, FLOATS, LONGS, SHORTS
 from gear.selection import distinct
 from gear.selection.prioritized import refused
 from gear.storage import fields as f
+from gear.storage.programs import COMMIT
 from gear.storage.directory import float64s, int32s, int64s
 from gear.storage.evict import evict, unpin
 from gear.storage.items import item_of
@@ -22,7 +24,7 @@ from gear.storage.sets import head
 from gear.storage.uses import give_back, unuse
 
 
-@kernel
+@COMMIT.kernel(ids=LONGS)
 def release(segment, params, ids):
     """End the pins of a settled draw."""
     blocks = int32s(segment, params, f.R_BLOCKS)
@@ -37,7 +39,7 @@ def release(segment, params, ids):
             slots[at + f.PINS] -= 1
 
 
-@kernel
+@COMMIT.kernel(pinned=SHORTS)
 def release_slots(segment, params, pinned):
     """End a pin of each of the slots."""
     slots = int64s(segment, params, f.R_SLOTS)
@@ -49,7 +51,7 @@ def release_slots(segment, params, pinned):
             slots[at + f.PINS] -= 1
 
 
-@kernel
+@COMMIT.kernel(ids=LONGS, delivered=FLAG)
 def settle(segment, params, which, ids, delivered):
     """Spend the credit and uses of pinned items drawn from set number `which`, or return both."""
     counters = int64s(segment, params, f.R_COUNTERS)
@@ -95,7 +97,7 @@ def settle(segment, params, which, ids, delivered):
         give_back(segment, head(params, which), item)
 
 
-@kernel
+@COMMIT.kernel(ids=LONGS, priorities=FLOATS)
 def update(segment, params, ids, priorities):
     """Set raw priorities by id, all or nothing; of duplicates the last wins.
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from gear.kernels.compile import kernel
 from gear.storage import fields as f
+from gear.storage.programs import COMMIT
 from gear.storage.directory import int32s, int64s
 from gear.storage.evict import evict
 from gear.storage.items import indices
@@ -63,7 +64,7 @@ def expire_if_stale(segment, params, slot):
     return True
 
 
-@kernel
+@COMMIT.kernel()
 def set_version(segment, params, version):
     """Raise the table's version; too old trajectories leave. Returns the version: it never falls."""
     counters = int64s(segment, params, f.R_COUNTERS)

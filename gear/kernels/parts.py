@@ -1,0 +1,139 @@
+"""Compiled functions as parts of others: typed and lowered once, optimised with whatever calls them.
+
+Numba optimises a function, and emits machine code for it, also where only other compiled functions call it, and
+again in each of these: the storage of GEAR, where everything may evict, took two minutes to compile. A `Part` is the
+unoptimised code of a function. `Joined` brings functions and all they call into one library, where LLVM sees everything
+once. Written for the compiler inside Numba (0.61 to 0.68), which has no stable interface.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from numba.core import compiler, types, typing
+from numba.core.codegen import JITCodeLibrary
+from numba.core.dispatcher import _FunctionCompiler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+class _Unoptimised(JITCodeLibrary):
+    """The code of one function as it was lowered; never run by itself."""
+
+    def _optimize_functions(self, module: Any) -> None:
+        module.data_layout = self._codegen._data_layout
+
+    def finalize(self) -> None:
+        self._raise_if_finalized()
+        self._finalized = True
+
+    def closure(self, found: dict[Any, None]) -> None:
+        """Add the libraries that this one calls, at any depth, to `found`."""
+        for library in self._linking_libraries:
+            if library not in found:
+                found[library] = None
+                self._reload_init.update(library._reload_init)
+                if isinstance(library, _Unoptimised):
+                    library.closure(found)
+
+
+class _Key:
+    """Stands for a part where Numba looks an implementation up by the function that would be called."""
+
+
+class Part:
+    """A function as other compiled functions call it: one variant per types of its arguments.
+
+    A constant argument, and an integer narrower than 64 bits, is given the same code as any other: each function that
+    calls it would else bring a variant, a fifth of all.
+    """
+
+    def __init__(self, dispatcher: Any) -> None:
+        self._dispatcher = dispatcher
+        self.results: dict[tuple[types.Type, ...], Any] = {}
+
+    def result(self, args: tuple[types.Type, ...]) -> Any:
+        """Numba's `CompileResult` for `args`; its library cannot be run."""
+        if args not in self.results:
+            self.results[args] = self._compile(args)
+        return self.results[args]
+
+    def _compile(self, args: tuple[types.Type, ...]) -> Any:
+        dispatcher = self._dispatcher
+        flags = compiler.Flags()
+        dispatcher.targetdescr.options.parse_as_flags(flags, dispatcher.targetoptions)
+        flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+        context = dispatcher.targetctx
+        library = _Unoptimised(context.codegen(), dispatcher.__qualname__)
+        result = compiler.compile_extra(
+            dispatcher.typingctx, context, dispatcher.py_func, args, None, flags, dispatcher.locals, library=library
+        )
+        if result.typing_error is not None:
+            raise result.typing_error
+        key = _Key()
+        context.insert_user_function(key, result.fndesc, [library])
+        return result._replace(entry_point=key)
+
+    def get_call_template(self, args: tuple[types.Type, ...], keywords: dict[str, types.Type]) -> Any:
+        """What Numba asks when the type of a call is inferred."""
+        plain = {name: _plain(kind) for name, kind in keywords.items()}
+        signature, args = self._dispatcher.fold_argument_types(tuple(map(_plain, args)), plain)
+        result = self.result(tuple(map(_plain, args)))
+        name = self._dispatcher.py_func.__name__
+        template = typing.make_concrete_template(f"CallTemplate({name})", name, [result.signature])
+        return template, signature, args, {}
+
+    def get_overload(self, signature: Any) -> Any:
+        """What Numba asks when the call is lowered."""
+        return self.results[tuple(getattr(signature, "args", signature))].entry_point
+
+
+class JoiningCompiler(_FunctionCompiler):
+    """Compiles a function for calls from Python: its part and all it calls, in one library."""
+
+    part: Part
+
+    def _compile_core(self, args: Iterable[types.Type], return_type: Any) -> Any:
+        return join(self.py_func.__qualname__, [self.part.result(tuple(args))])[0]
+
+
+def join(name: str, parts: list[Any]) -> list[Any]:
+    """Bring `parts` (results of `Part.result`) and all they call into one library; results that can be called."""
+    context = parts[0].target_context
+    library = context.codegen().create_library(name)
+    library.enable_object_caching()
+    found: dict[Any, None] = {}
+    for part in parts:
+        found[part.library] = None
+        part.library.closure(found)
+    for other in found:
+        library.add_linking_library(other)
+    for part in parts:
+        context.create_cpython_wrapper(
+            library, part.fndesc, part.environment, part.call_helper, release_gil=True
+        )
+    library.finalize()
+    environments = tuple(_environments(library))
+    return [
+        part._replace(
+            library=library,
+            entry_point=context.get_executable(library, part.fndesc, part.environment),
+            reload_init=list(library._reload_init),
+            referenced_envs=environments,
+        )
+        for part in parts
+    ]
+
+
+def _environments(library: Any) -> Iterator[Any]:
+    for variable in library._final_module.global_variables:
+        if variable.name.startswith("_ZN08NumbaEnv"):
+            environment = compiler.lookup_environment(variable.name)
+            if environment is not None and environment.can_cache():
+                yield environment
+
+
+def _plain(kind: types.Type) -> types.Type:
+    kind = types.unliteral(kind)
+    return types.int64 if isinstance(kind, types.Integer) and kind.signed else kind

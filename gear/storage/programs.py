@@ -1,0 +1,32 @@
+"""The kernels of the storage that are compiled together: what commits and removes, and what draws and finds.
+
+A first start compiles the two beside each other, see `gear.server.warm`.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from gear.kernels.program import Program
+from gear.storage.entry import COMMIT_ENTRY
+
+ENTRIES = numba.typeof(np.empty(0, COMMIT_ENTRY))
+
+COMMIT = Program(
+    "commit",
+    *(
+        f"gear.storage.{name}"
+        for name in (
+            "acknowledge", "blocks", "commit", "evict", "items", "late", "opened", "room", "settle", "versions"
+        )
+    ),
+)  # fmt: skip
+
+DRAW = Program(
+    "draw",
+    *(
+        f"gear.storage.{name}"
+        for name in ("acknowledge", "draw", "draw_claimed", "lines", "pick", "scan", "seams")
+    ),
+)  # fmt: skip
