@@ -101,6 +101,7 @@ class Cache(caching.FunctionCache):  # the class that `njit(cache=True)` uses
         self._cache_file._source_stamp = (self._cache_file._source_stamp, stamp(function.__code__.co_filename))
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
+        """What the disk holds for a signature, or None."""
         try:
             return super().load_overload(signature, target_context)
         except Exception as error:  # a file cut short by a full disk or a crash of the machine: any error
@@ -110,6 +111,7 @@ class Cache(caching.FunctionCache):  # the class that `njit(cache=True)` uses
             return None
 
     def save_overload(self, signature: Any, data: Any) -> None:
+        """Write to disk what was compiled for a signature."""
         try:
             super().save_overload(signature, data)
         except OSError as error:

@@ -8,6 +8,7 @@ compiles for itself, as every kernel outside a program does.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import logging
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ FLAG = types.boolean
 FLOATS = types.float64[::1]
 LONGS = types.int64[::1]
 OCTETS = types.uint8[::1]
+PLAN = types.int64[:, ::1]
 SHORTS = types.int32[::1]
 SIGNS = types.int8[::1]
 
@@ -65,7 +67,7 @@ class Program:
             known = {**_COMMON, **kinds}
             key = (function.__module__, function.__qualname__)
             assert key[0] in self._modules, f"program {self.name} does not list {key[0]}"
-            dispatcher = kernel(function)
+            dispatcher: Any = kernel(function)
             args = tuple(known.get(name, types.int64) for name in names)
             self._members[key] = (dispatcher, args)
             if isinstance(dispatcher._cache, Cache):  # else nothing can be cached, and every kernel compiles alone
@@ -102,9 +104,10 @@ class Program:
         """Compile every kernel and write the program to the cache."""
         for module in self._modules:
             importlib.import_module(module)
-        keys = sorted(self._members)
-        parts = [dispatcher._compiler.part.result(args) for dispatcher, args in map(self._members.get, keys)]
-        self._results = dict(zip(keys, join(f"program {self.name}", parts), strict=True))
+        members = sorted(self._members.items(), key=lambda member: member[0])
+        parts = [dispatcher._compiler.part.result(args) for _, (dispatcher, args) in members]
+        results = join(f"program {self.name}", parts)
+        self._results = {key: result for (key, _), result in zip(members, results, strict=True)}
         self._cache().save_overload((), _Compiled(self._results))
         return self._results
 
@@ -180,7 +183,7 @@ class _ProgramCacheImpl(caching.CacheImpl):
         results = {}
         for key, fndesc, environment, signature in members:
             results[key] = numba.core.compiler.compile_result(
-                typing_context=target_context.typing_context if hasattr(target_context, "typing_context") else None,
+                typing_context=target_context.typing_context,
                 target_context=target_context,
                 library=library,
                 environment=environment,
@@ -214,7 +217,8 @@ class _ProgramCache(Cache):
     def __init__(self, name: str, modules: tuple[str, ...]) -> None:
         super().__init__(_stubs)
         self._name = f"of program {name}"
-        paths = sorted(importlib.util.find_spec(module).origin for module in modules)  # type: ignore[union-attr]
+        specs = [importlib.util.find_spec(module) for module in modules]
+        paths = sorted(spec.origin for spec in specs if spec is not None and spec.origin is not None)
         self._cache_file = caching.IndexDataCacheFile(
             cache_path=self._cache_path,
             filename_base=self._impl.filename_base.replace(_stubs.__name__, name),

@@ -41,9 +41,9 @@ def warm() -> None:
     """Run every operation once on a tiny table of private memory; kernels do not differ from table to table."""
     with compile_lock(), _second_compiler():
         COMMIT.load()
+        host_views.run_all()
     with compile_lock():
         host.run_all()
-        host_views.run_all()
         stored = StoredTable(TABLE)
         queue = RequestQueue(stored)
         client = stored.attach(bytes(16))
@@ -113,7 +113,7 @@ def _grow(stored: StoredTable, client: int) -> None:
 
 @contextlib.contextmanager
 def _second_compiler() -> Iterator[None]:
-    """At a first start, another process compiles what draws and gathers while this one compiles what commits."""
+    """At a first start, another process compiles what draws while this one compiles what commits and the views."""
     if (COMMIT.is_cached() and DRAW.is_cached()) or (os.cpu_count() or 1) < 2:
         yield
         return
@@ -130,7 +130,6 @@ def _compile_draws() -> None:
     """Without the lock, which the process that waits for this one holds."""
     DRAW.load()
     host.run_all()
-    host_views.run_all()
 
 
 if __name__ == "__main__":

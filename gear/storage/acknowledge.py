@@ -10,11 +10,11 @@ import numpy as np
 from gear.kernels.compile import kernel
 from gear.kernels.program import LONGS, SIGNS
 from gear.storage import fields as f
-from gear.storage.programs import COMMIT, DRAW
 from gear.storage.directory import int32s, int64s
 from gear.storage.evict import evict
 from gear.storage.items import item_of
 from gear.storage.lines import leave, waits
+from gear.storage.programs import COMMIT, DRAW
 
 STALE, APPLIED, AGAIN, REPEATED = range(4)
 """Outcomes: evicted since; acknowledged; claimed by somebody else since; acknowledged before."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from gear.kernels.compile import kernel
 from gear.kernels.program import SHORTS
 from gear.storage import fields as f
-from gear.storage.programs import COMMIT
 from gear.storage.directory import int32s, int64s
+from gear.storage.programs import COMMIT
 
 
 @COMMIT.kernel(out_blocks=SHORTS, out_slots=SHORTS)

@@ -13,11 +13,11 @@ from gear.kernels.compile import fence, kernel
 from gear.kernels.program import FLAG, FLOATS, SHORTS
 from gear.selection.prioritized import LARGEST
 from gear.storage import fields as f
-from gear.storage.programs import COMMIT, ENTRIES
 from gear.storage.directory import float64s, int32s, int64s
 from gear.storage.evict import evict, unpin
 from gear.storage.items import item_count
 from gear.storage.passing import insert_passes
+from gear.storage.programs import COMMIT, ENTRIES
 from gear.storage.publish import publish
 from gear.storage.remover import add_to_remover
 from gear.storage.room import make_room

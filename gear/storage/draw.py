@@ -6,15 +6,15 @@ Says where the rows of each item lie, its id and the probability with which it w
 from __future__ import annotations
 
 from gear.kernels.compile import kernel
-from gear.kernels.program import FLAG, FLOATS, LONGS, SHORTS
 from gear.kernels.host import tree_smallest, tree_total
+from gear.kernels.program import FLAG, FLOATS, LONGS, SHORTS
 from gear.storage import fields as f
-from gear.storage.programs import DRAW
 from gear.storage.directory import float64s, int64s
 from gear.storage.draw_ordered import draw_heap, draw_line, draw_slots
 from gear.storage.draw_random import draw_epoch, draw_prioritized, draw_uniform, draw_uniform_choosy
 from gear.storage.locate import locate
 from gear.storage.passing import samples_pass
+from gear.storage.programs import DRAW
 from gear.storage.sets import head
 
 

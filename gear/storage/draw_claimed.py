@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from gear.kernels.compile import kernel
 from gear.kernels.program import LONGS, SHORTS
 from gear.storage import fields as f
-from gear.storage.programs import DRAW
 from gear.storage.directory import int64s
 from gear.storage.lines import claim
 from gear.storage.locate import locate
+from gear.storage.programs import DRAW
 
 
 @DRAW.kernel(ids=LONGS, starts=LONGS, lengths=SHORTS)

@@ -10,10 +10,10 @@ import numpy as np
 from gear.kernels.compile import kernel
 from gear.kernels.program import FLAG
 from gear.storage import fields as f
-from gear.storage.programs import COMMIT
 from gear.storage.blocks import free_block, free_slot
 from gear.storage.directory import int32s, int64s
 from gear.storage.mates import part
+from gear.storage.programs import COMMIT
 from gear.storage.publish import withdraw
 from gear.storage.remover import take_from_remover
 from gear.storage.seams import part_pieces

@@ -12,8 +12,8 @@ import numpy as np
 from gear.kernels.compile import kernel
 from gear.kernels.program import FLAG
 from gear.storage import fields as f
-from gear.storage.programs import COMMIT
 from gear.storage.directory import int32s, int64s
+from gear.storage.programs import COMMIT
 
 
 @COMMIT.kernel(ended=FLAG)

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from gear.kernels.compile import copy, fence, kernel, memcpy, memset
+from gear.kernels.compile import copy, fence, memcpy, memset
 from gear.kernels.program import LONGS
 from gear.storage import fields as f
-from gear.storage.programs import COMMIT
 from gear.storage.directory import int32s, int64s
 from gear.storage.items import indices
+from gear.storage.programs import COMMIT
 from gear.storage.publish import join
 from gear.storage.sets import head, items_in
 

@@ -13,8 +13,8 @@ import numpy as np
 from gear.kernels.compile import kernel
 from gear.kernels.program import LONGS
 from gear.storage import fields as f
-from gear.storage.programs import DRAW
 from gear.storage.directory import int32s, int64s
+from gear.storage.programs import DRAW
 from gear.storage.regions import ABSENT
 
 

@@ -12,13 +12,13 @@ import numpy as np
 from gear.kernels.compile import fence, kernel
 from gear.kernels.program import FLAG, FLOATS
 from gear.storage import fields as f
-from gear.storage.programs import COMMIT
 from gear.storage.blocks import lease
 from gear.storage.commit import enlist, let_go, link
 from gear.storage.directory import int32s, int64s
 from gear.storage.evict import evict, unpin
 from gear.storage.items import indices, item_count
 from gear.storage.passing import insert_passes
+from gear.storage.programs import COMMIT
 from gear.storage.publish import publish
 from gear.storage.room import make_room, room_for_lease
 from gear.storage.sampler import enter, leave

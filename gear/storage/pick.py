@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from gear.kernels.compile import kernel
 from gear.kernels.program import LONGS, SHORTS
 from gear.storage import fields as f
-from gear.storage.programs import DRAW
 from gear.storage.directory import int32s, int64s
 from gear.storage.items import item_of
 from gear.storage.locate import locate
+from gear.storage.programs import DRAW
 
 
 @DRAW.kernel(ids=LONGS, starts=LONGS, lengths=SHORTS)

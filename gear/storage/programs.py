@@ -13,20 +13,8 @@ from gear.storage.entry import COMMIT_ENTRY
 
 ENTRIES = numba.typeof(np.empty(0, COMMIT_ENTRY))
 
-COMMIT = Program(
-    "commit",
-    *(
-        f"gear.storage.{name}"
-        for name in (
-            "acknowledge", "blocks", "commit", "evict", "items", "late", "opened", "room", "settle", "versions"
-        )
-    ),
-)  # fmt: skip
+_COMMIT = ("acknowledge", "blocks", "commit", "evict", "items", "late", "opened", "room", "settle", "versions")
+_DRAW = ("acknowledge", "draw", "draw_claimed", "lines", "pick", "sample", "scan", "seams", "settle")
 
-DRAW = Program(
-    "draw",
-    *(
-        f"gear.storage.{name}"
-        for name in ("acknowledge", "draw", "draw_claimed", "lines", "pick", "scan", "seams")
-    ),
-)  # fmt: skip
+COMMIT = Program("commit", *(f"gear.storage.{name}" for name in _COMMIT))
+DRAW = Program("draw", *(f"gear.storage.{name}" for name in _DRAW))

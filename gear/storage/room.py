@@ -9,9 +9,9 @@ import numpy as np
 
 from gear.kernels.compile import kernel
 from gear.storage import fields as f
-from gear.storage.programs import COMMIT
 from gear.storage.directory import int64s
 from gear.storage.evict import drive_out
+from gear.storage.programs import COMMIT
 from gear.storage.remover import idle, idle_victim, victim
 
 

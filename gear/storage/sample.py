@@ -6,15 +6,16 @@ single writer itself gathers. Single writer.
 
 from __future__ import annotations
 
-from gear.kernels.compile import kernel
 from gear.kernels.host import gather
+from gear.kernels.program import FLOATS, LONGS, OCTETS, PLAN, SHORTS
 from gear.storage import fields as f
 from gear.storage.directory import int64s
 from gear.storage.draw import select
+from gear.storage.programs import DRAW
 from gear.storage.settle import settle
 
 
-@kernel
+@DRAW.kernel(plan=PLAN, pads=OCTETS, ids=LONGS, starts=LONGS, lengths=SHORTS, probabilities=FLOATS, out=OCTETS)
 def sample(segment, params, which, size, plan, pads, ids, starts, lengths, probabilities, out):
     """Arguments as of `select` and `gather`. Returns (whether it was done, smallest probability of any item).
 
@@ -30,7 +31,7 @@ def sample(segment, params, which, size, plan, pads, ids, starts, lengths, proba
     return True, smallest
 
 
-@kernel
+@DRAW.kernel(ids=LONGS, starts=LONGS, lengths=SHORTS, probabilities=FLOATS)
 def draw_at_once(segment, params, which, size, ids, starts, lengths, probabilities):
     """`sample` without the gathering and the delivery, for rows that another kernel gathers."""
     n, credit, smallest = select(segment, params, which, size, 0, False, 0, ids, starts, lengths, probabilities)

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from gear.kernels.compile import kernel
 from gear.kernels.program import FLOATS, LONGS, SHORTS
 from gear.storage import fields as f
-from gear.storage.programs import DRAW
 from gear.storage.directory import float64s, int32s, int64s
 from gear.storage.items import item_index
+from gear.storage.programs import DRAW
 
 MOST_LOOKS = 1 << 18
 """Slots and items that one call looks at, listed or not: about a millisecond."""

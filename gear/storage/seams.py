@@ -12,8 +12,8 @@ import numpy as np
 from gear.kernels.compile import kernel
 from gear.kernels.program import LONGS, SHORTS
 from gear.storage import fields as f
-from gear.storage.programs import DRAW
 from gear.storage.directory import int32s, int64s
+from gear.storage.programs import DRAW
 
 LOOKS = 4096
 """Trajectories looked through, newest first, for the piece before: more than writers have open at a time."""

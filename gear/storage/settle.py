@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from gear.kernels.compile import kernel
 from gear.kernels.program import FLAG, FLOATS, LONGS, SHORTS
 from gear.selection import distinct
 from gear.selection.prioritized import refused
 from gear.storage import fields as f
-from gear.storage.programs import COMMIT
 from gear.storage.directory import float64s, int32s, int64s
 from gear.storage.evict import evict, unpin
 from gear.storage.items import item_of
 from gear.storage.passing import forgive
+from gear.storage.programs import COMMIT, DRAW
 from gear.storage.publish import reweigh
 from gear.storage.remover import by_priority, weigh
 from gear.storage.sampler import is_heap
@@ -51,7 +50,7 @@ def release_slots(segment, params, pinned):
             slots[at + f.PINS] -= 1
 
 
-@COMMIT.kernel(ids=LONGS, delivered=FLAG)
+@DRAW.kernel(ids=LONGS, delivered=FLAG)
 def settle(segment, params, which, ids, delivered):
     """Spend the credit and uses of pinned items drawn from set number `which`, or return both."""
     counters = int64s(segment, params, f.R_COUNTERS)

@@ -11,11 +11,11 @@ import numpy as np
 
 from gear.kernels.compile import kernel
 from gear.storage import fields as f
-from gear.storage.programs import COMMIT
 from gear.storage.directory import int32s, int64s
 from gear.storage.evict import evict
 from gear.storage.items import indices
 from gear.storage.passing import forgive
+from gear.storage.programs import COMMIT
 
 
 @kernel
