@@ -76,14 +76,6 @@ def helper(function: Function) -> Function:
     return _in_parts(numba.njit(**_OPTIONS)(function))
 
 
-def is_cached(function: Callable[..., Any]) -> bool:
-    """Whether the disk holds a kernel as its sources are now, for any arguments."""
-    try:
-        return bool(function._cache._cache_file._load_index())  # type: ignore[attr-defined]
-    except Exception:  # no cache, or one that cannot be read: it will be made anew
-        return False
-
-
 def _in_parts(dispatcher: Any) -> Any:
     """Have a compiled function linked into those that call it before anything is optimised."""
     part = Part(dispatcher)

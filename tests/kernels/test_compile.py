@@ -71,23 +71,10 @@ def _sums(shorts, flag):
 
 def test_constants_and_narrow_integers_make_no_variant_of_their_own():
     assert _sums(np.array([3, 4], np.int32), False) == (13, 1.5, 3.5)
-    assert [[str(kind) for kind in signature] for signature in _sum.signatures] == [
+    assert [[str(kind) for kind in variant] for variant in _sum._compiler.part.results] == [
         ["int64", "int64"],
         ["float64", "bool"],
     ]
-
-
-def test_a_kernel_is_known_to_be_cached_until_its_sources_change(monkeypatch):
-    @compiling.kernel
-    def fresh(x):
-        return x
-
-    assert not compiling.is_cached(fresh)
-    _sums(np.array([3, 4], np.int32), False)
-    assert compiling.is_cached(_sums)
-    assert not compiling.is_cached(_sum)
-    monkeypatch.setattr(_sums._cache._cache_file, "_source_stamp", "changed")
-    assert not compiling.is_cached(_sums)
 
 
 @pytest.fixture
@@ -96,7 +83,7 @@ def installation(tmp_path: Path) -> Path:
     kernels = tmp_path / "gear" / "kernels"
     kernels.mkdir(parents=True)
     (tmp_path / "gear" / "__init__.py").touch()
-    for name in ("kernels/__init__.py", "kernels/compile.py"):
+    for name in ("kernels/__init__.py", "kernels/compile.py", "kernels/parts.py"):
         shutil.copy(SOURCES / name, tmp_path / "gear" / name)
     (kernels / "value.py").write_text("VALUE = 1\n")
     (kernels / "callee.py").write_text(
