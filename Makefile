@@ -21,8 +21,8 @@ $(STAMP): setup.py constraints.txt
 demo: $(STAMP) ## server, actors and a learner on CartPole; saves demo.png
 	$(BIN)/python -m examples.demo
 
-test: lint ## lint, then every test
-	$(BIN)/python -m pytest
+test: lint ## lint, then every test, in two processes: most tests wait for others
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .

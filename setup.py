@@ -12,6 +12,7 @@ test = [
     "matplotlib>=3.9",
     "pytest>=8.2",
     "pytest-timeout>=2.3",
+    "pytest-xdist>=3.6",
     "scipy>=1.13",
     "torch>=2.4",
 ]

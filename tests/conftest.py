@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
@@ -28,8 +29,14 @@ READY = "gear-server ready: "
 _MARK = "GEAR_TEST_SESSION"
 
 
-def pytest_sessionstart() -> None:
-    """Compile the kernels before the clocks of the tests run: minutes on a fresh clone, a second or two later on."""
+_before: set[str] = set()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile the kernels before the clocks of the tests run: most of a minute on a fresh clone, seconds later on."""
+    if hasattr(session.config, "workerinput"):  # one of several processes that share the tests: the first has done it
+        return
+    _before.update(_segments())
     code = "from gear.server.warm import warm; warm()"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=1200)
 
@@ -60,7 +67,7 @@ def _processes() -> dict[int, str]:
 
 
 def _lives(name: str) -> bool:
-    """Whether a shard of the server that made this directory still runs: it holds its door."""
+    """Whether a segment is in use: a shard holds the door of the directory, or another process has it mapped."""
     for door in (SHARED / name / DOOR, *(SHARED / name).glob(f"*/{DOOR}")):
         try:
             descriptor = os.open(door, os.O_RDONLY)
@@ -71,24 +78,37 @@ def _lives(name: str) -> bool:
                 return True
         finally:
             os.close(descriptor)
+    place = f"{SHARED}/{name}"
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):  # gone meanwhile, or not ours to read
+            if int(maps.parent.name) != os.getpid() and place in maps.read_text(errors="replace"):
+                return True
     return False
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """No shared-memory segment of ours outlives the tests: all of our processes are dead by now."""
+    if hasattr(session.config, "workerinput"):
+        return
+    deadline = time.monotonic() + 5
+    while (left := {name for name in _segments() - _before if not _lives(name)}) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    if left:
+        pytest.exit(f"shared-memory segments were left in {SHARED}: {sorted(left)}", returncode=1)
+
+
 @pytest.fixture(scope="session", autouse=True)
-def no_leftovers() -> Iterator[None]:
-    """No shared-memory segment and no process of ours outlives the tests."""
+def no_processes_left() -> Iterator[None]:
+    """No process of ours outlives the tests; of several that share the tests each looks after its own."""
     os.environ[_MARK] = uuid.uuid4().hex
-    before = _segments()
     yield
     deadline = time.monotonic() + 5
-    while (left := (_segments() - before, _processes())) != (set(), {}) and time.monotonic() < deadline:
+    while (left := _processes()) and time.monotonic() < deadline:
         time.sleep(0.02)
-    segments, processes = left
-    for pid in processes:
+    for pid in left:
         os.kill(pid, signal.SIGKILL)
-    segments = {name for name in segments if not _lives(name)}  # ours are dead: these are of other runs
-    assert not segments, f"shared-memory segments were left in {SHARED}: {sorted(segments)}"
-    assert not processes, f"processes were left running: {processes}"
+    assert not left, f"processes were left running: {left}"
 
 
 @dataclass
