@@ -48,7 +48,6 @@ class _Unoptimised(JITCodeLibrary):
         for library in self._linking_libraries:
             if library not in found:
                 found[library] = None
-                self._reload_init.update(library._reload_init)
                 if isinstance(library, _Unoptimised):
                     library.closure(found)
 
@@ -132,7 +131,7 @@ def join(name: str, parts: list[Any]) -> list[Any]:
         part._replace(
             library=library,
             entry_point=context.get_executable(library, part.fndesc, part.environment),
-            reload_init=list(library._reload_init),
+            reload_init=[],  # for threads of Numba, which no kernel uses
             referenced_envs=environments,
         )
         for part in parts

@@ -112,10 +112,12 @@ class Program:
         return self._results
 
     def _load(self) -> dict[Key, Any] | None:
-        if self._results is None:
+        with global_compiler_lock:
+            if self._results is not None:
+                return self._results
             compiled = self._cache().load_overload((), numba.core.registry.cpu_target.target_context)
             self._results = None if compiled is None else compiled.results
-        return self._results
+            return self._results
 
     def _cache(self) -> _ProgramCache:
         return _ProgramCache(self.name, self._modules)

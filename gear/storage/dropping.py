@@ -11,22 +11,13 @@ from gear.errors import DataError
 from gear.storage import fields as f
 from gear.storage import late, opened
 from gear.storage.evict import evict
-from gear.storage.items import indices
 from gear.storage.passing import forgive
+from gear.storage.versions import untouched
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gear.storage.table import StoredTable
-
-
-def _untouched(stored: StoredTable, slot: int) -> int:
-    """Items that were never handed out, as far as that is counted: the limiter forgets them, as of what is too old."""
-    count = int(stored.layout.view(stored.segment, "slots")[slot, f.ITEMS])
-    if not stored.table.max_times_sampled:
-        return count
-    items = indices(stored.segment, stored.params, slot, 0, count)
-    return int(np.count_nonzero(stored.layout.view(stored.segment, "times")[2 * items] == 0))
 
 
 def drop(stored: StoredTable, ids: npt.NDArray[np.int64]) -> Update:
@@ -57,7 +48,7 @@ def drop(stored: StoredTable, ids: npt.NDArray[np.int64]) -> Update:
         if slots[slot, f.STATE] == f.OPEN:
             opened.drop(segment, params, slot)
         else:
-            left = _untouched(stored, slot)
+            left = int(untouched(segment, params, slot))
             slots[slot, f.FLAGS] |= f.STALE_NOW
             evict(segment, params, slot, False)
             forgive(segment, params, left)

@@ -18,8 +18,8 @@ from gear.storage.passing import forgive
 from gear.storage.programs import COMMIT
 
 
-@kernel
-def _untouched(segment, params, slot):
+@COMMIT.kernel()
+def untouched(segment, params, slot):
     """Items of a slot that were never handed out, as far as that is counted."""
     n = int64s(segment, params, f.R_SLOTS)[slot * f.SLOT_FIELDS + f.ITEMS]
     if params[f.P_MAX_TIMES] == 0:
@@ -37,7 +37,7 @@ def _expire(segment, params, slot):
     counters = int64s(segment, params, f.R_COUNTERS)
     slots = int64s(segment, params, f.R_SLOTS)
     at = slot * f.SLOT_FIELDS
-    left = _untouched(segment, params, slot)
+    left = untouched(segment, params, slot)
     counters[f.EXPIRED] += 1
     counters[f.EXPIRED_STEPS] += slots[at + f.LENGTH]
     slots[at + f.FLAGS] |= f.STALE_NOW

@@ -40,8 +40,8 @@ import numpy as np
 from gear.kernels.one import one
 from gear.kernels.two import two
 numbers = [one(3, 2), two(np.array([1.5, 2.5]), 1)]
-counts = [[sum(k.stats.cache_misses.values()), sum(k.stats.cache_hits.values())] for k in (one, two)]
-print(json.dumps([numbers, counts]))
+figures = [(kernel.stats.cache_misses, kernel.stats.cache_hits) for kernel in (one, two)]
+print(json.dumps([numbers, [[sum(misses.values()), sum(hits.values())] for misses, hits in figures]]))
 """
 
 
@@ -54,9 +54,14 @@ def files(root: Path) -> list[str]:
     return sorted(path.name.split("-")[0] for path in root.glob("gear/kernels/__pycache__/*.nbc"))
 
 
+CACHED = "from gear.kernels.both import BOTH; print(BOTH.is_cached())"
+
+
 def test_the_first_call_of_any_kernel_compiles_all_and_another_process_none(installation):
+    assert python(CACHED, installation) == "False"
     assert call(installation) == [[7, 3.5], [[1, 0], [0, 1]]]
     assert files(installation) == ["program.both"]
+    assert python(CACHED, installation) == "True"
     assert call(installation) == [[7, 3.5], [[0, 1], [0, 1]]]
 
 
