@@ -57,7 +57,8 @@ class Program:
     def kernel(self, **kinds: types.Type) -> Callable[[Callable[..., Any]], Any]:
         """A kernel of the program; `kinds` are the types of its arguments that are no int64.
 
-        ``segment`` and ``params`` need not be named.
+        ``segment`` and ``params`` need not be named. Called from Python it must return numbers: what an array is made
+        with is not kept for each kernel of a program.
         """
 
         def decorate(function: Callable[..., Any]) -> Any:
