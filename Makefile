@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint soak bench clean
+.PHONY: help env demo test test-gpu-sim lint soak bench clean
 
 help: ## show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
 
 env: $(STAMP) ## make .venv with GEAR (editable) and everything the other targets use
 
@@ -23,6 +23,10 @@ demo: $(STAMP) ## server, actors and a learner on CartPole; saves demo.png
 
 test: lint ## lint, then every test, in two processes: most tests wait for others
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	@$(MAKE) --no-print-directory test-gpu-sim
+
+test-gpu-sim: $(STAMP) ## the kernels for a GPU in Numba's CUDA simulator; needs no GPU
+	NUMBA_ENABLE_CUDASIM=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/kernels
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .

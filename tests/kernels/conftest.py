@@ -7,7 +7,11 @@ from types import ModuleType
 
 import pytest
 
-IMPLEMENTATIONS = ["reference", "host"]
+from tests.kernels.simulator import SIMULATED
+
+collect_ignore = ["test_bounds.py", "test_compile.py", "test_records.py"] if SIMULATED else ["test_simulated.py"]
+
+IMPLEMENTATIONS = ["cuda"] if SIMULATED else ["reference", "host"]
 
 
 @pytest.fixture(scope="session", params=IMPLEMENTATIONS)

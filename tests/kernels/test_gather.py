@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from gear.kernels import records as r
 from gear.kernels import reference
 from tests.kernels.cases import SENTINEL, GatherCase, Shape, gather_case, shapes
+from tests.kernels.simulator import examples
 
 
 def chain(length: int, head: bool = False, pad: int = -1, mask: bool = False) -> GatherCase:
@@ -71,7 +72,7 @@ def test_a_trajectory_column_gives_the_row_of_the_slot(implementation, length):
     assert out[2 * length : 2 * length + 4].tolist() == [40, 41, 98, 99]
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(shape=shapes)
 def test_gather_equals_the_reference(implementation, shape):
     case = gather_case(shape)

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gear.kernels import reference
+from tests.kernels.simulator import at_most, examples
 
 numbers = st.integers(0, 2**63 - 1)
+SIDE = at_most(8, 3)
 
 
 def test_the_generator_is_splitmix64():
@@ -24,13 +26,13 @@ def test_the_generator_is_splitmix64():
     ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(seed=numbers, draw=numbers, attempt=st.integers(0, 1000))
 def test_bits_equal_the_reference(implementation, seed, draw, attempt):
     assert int(implementation.random_bits(seed, draw, attempt)) == reference.random_bits(seed, draw, attempt)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(seed=numbers, draw=st.integers(0, 2**62), size=st.integers(0, 20))
 def test_uniforms_are_the_numbered_draws(implementation, seed, draw, size):
     out = np.full(size, np.nan)
@@ -42,12 +44,12 @@ def test_uniforms_are_the_numbered_draws(implementation, seed, draw, size):
 def test_uniforms_are_uniform(implementation):
     """False alarms: 1e-6 for each of two seeds, which are fixed."""
     for seed in (0, 1):
-        out = np.empty(50_000)
+        out = np.empty(at_most(50_000, 2000))
         implementation.uniforms(seed, 0, out)
         counts = np.bincount((out * 100).astype(int), minlength=100)
         assert stats.chisquare(counts).pvalue > 1e-6
 
 
 def test_each_argument_matters(implementation):
-    bits = {int(implementation.random_bits(s, d, a)) for s in range(8) for d in range(8) for a in range(8)}
-    assert len(bits) == 512
+    bits = {int(implementation.random_bits(s, d, a)) for s in range(SIDE) for d in range(SIDE) for a in range(SIDE)}
+    assert len(bits) == SIDE**3

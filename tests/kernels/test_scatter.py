@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gear.kernels import records as r
 from gear.kernels import reference
 from tests.kernels.cases import gather_case, shapes
+from tests.kernels.simulator import examples
 
 
 def arena(steps: int = 2, width: int = 2, blocks: int = 3) -> tuple[np.ndarray, np.ndarray]:
@@ -31,7 +32,7 @@ def test_rows_go_to_the_blocks_of_their_trajectory(implementation):
     assert segment[72:].reshape(3, 4).tolist() == [[7, 8, 0, 0], [1, 2, 0, 0], [3, 4, 5, 6]]
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(shape=shapes, data=st.data())
 def test_scatter_equals_the_reference(implementation, shape, data):
     case = gather_case(shape)
