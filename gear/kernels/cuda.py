@@ -8,6 +8,8 @@ NumPy arrays. ``stream`` is a stream of Numba. A sampler or a learner makes the 
 from __future__ import annotations
 
 from gear.kernels.cuda_gather import Gather, gather
+from gear.kernels.cuda_gather_views import GatherViews
+from gear.kernels.cuda_gather_views import gather as gather_views
 from gear.kernels.cuda_insert import scatter, scatter_many
 from gear.kernels.cuda_priorities import (
     Updates,
@@ -24,9 +26,11 @@ from gear.kernels.cuda_top import Top, top
 
 __all__ = [
     "Gather",
+    "GatherViews",
     "Top",
     "Updates",
     "gather",
+    "gather_views",
     "random_bits",
     "scatter",
     "scatter_many",

@@ -27,6 +27,7 @@ if SIMULATED:
         bits_of,
         bits_of_single,
         claim,
+        fence,
         from_unsigned,
         load_1,
         load_2,
@@ -61,6 +62,7 @@ else:
         bits_of,
         bits_of_single,
         claim,
+        fence,
         from_unsigned,
         load_1,
         load_2,
@@ -97,6 +99,7 @@ __all__ = [
     "bits_of_single",
     "claim",
     "device",
+    "fence",
     "from_unsigned",
     "kernel",
     "load_1",
@@ -148,5 +151,8 @@ def kernel(function: Function) -> Function:
 
 
 def device(function: Function) -> Function:
-    """Make `function` callable by kernels. It names no thread and no block: kernels hand it what it needs of them."""
+    """Make `function` callable by kernels, which hand it what it needs of threads and blocks.
+
+    If it waits for other threads it stands in the file of its kernel: elsewhere the simulator does not know it.
+    """
     return function if SIMULATED else cuda.jit(device=True)(function)

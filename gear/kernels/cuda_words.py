@@ -152,6 +152,17 @@ def store_float(typingctx, address, value):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
+def fence(typingctx):  # type: ignore[no-untyped-def]
+    """No access moves across it, as any processor of the system sees them."""
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        builder.asm(ir.FunctionType(ir.VoidType(), []), "fence.acq_rel.sys;", "~{memory}", [], side_effect=True)
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
 def claim(typingctx, address, value):  # type: ignore[no-untyped-def]
     """Write an int64 if there is 0, in one step; returns what was there."""
 

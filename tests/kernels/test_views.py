@@ -10,14 +10,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gear.kernels import host_views, reference_views
 from gear.kernels import records as r
+from gear.kernels import reference_views
+from tests.kernels.simulator import SIMULATED, at_most, examples
+
+if SIMULATED:
+    from gear.kernels import cuda as kernels
+else:
+    from gear.kernels import host_views as kernels
 
 SENTINEL = 0xA5
 SIZES = (1, 1, 1, 2, 2, 2, 2, 4, 4, 4, 8, 8, 8)
 
 
-@pytest.fixture(params=[host_views], ids=["host"], scope="module")
+@pytest.fixture(params=[kernels], ids=["cuda" if SIMULATED else "host"], scope="module")
 def implementation(request):
     return request.param
 
@@ -52,7 +58,7 @@ view = st.fixed_dictionaries(
         "source": st.integers(0, 12),
         "result": st.integers(0, 12),
         "cast": st.booleans(),
-        "elements": st.sampled_from([1, 1, 3, 20, 700]),
+        "elements": st.sampled_from([1, 1, 3, at_most(20, 5), at_most(700, 9)]),
         "offset": st.sampled_from([0, 0, -4, -1, 2, 5]),
         "count": st.sampled_from([0, 0, 1, 6]),
         "side": st.integers(0, 2),
@@ -246,14 +252,14 @@ def _corrupt(rng, numbers) -> None:
     numbers[chosen] = rng.choice(strange, int(chosen.sum()))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spec=specs)
 def test_views_equal_the_reference(implementation, spec):
     case = build(**spec)
     np.testing.assert_array_equal(case.run(implementation), case.run(reference_views))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spec=specs)
 def test_whatever_the_records_hold_it_ends_and_stays_in_its_arrays(implementation, spec):
     """A reader that lost its pin gathers while the records change."""
