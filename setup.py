@@ -17,6 +17,9 @@ test = [
     "torch>=2.4",
 ]
 
+# Compiles kernels for a GPU, also where there is none: the tests look at what became of them.
+cuda = ["numba-cuda[cu13]>=0.30; sys_platform == 'linux'"]
+
 watch = ["prometheus-client>=0.19", "rich>=13"]  # gear-server --metrics-port, gear top
 
 setup(
@@ -40,13 +43,13 @@ setup(
     ],
     extras_require={
         "torch": ["torch>=2.4"],
-        "cuda": ["torch>=2.4", "numba-cuda[cu13]>=0.20"],
+        "cuda": [*cuda, "torch>=2.4"],
         "rdma": ["pyverbs>=44"],
         "ray": ["ray>=2.40"],
         "watch": watch,
         "demo": ["gymnasium>=1.0", "matplotlib>=3.9", "rich>=13", "torch>=2.4"],
         "test": [*test, *watch],
-        "dev": [*test, *watch, "mypy>=1.14", "ruff>=0.9"],
+        "dev": [*test, *watch, *cuda, "mypy>=1.14", "ruff>=0.9"],
     },
     entry_points={
         "console_scripts": [

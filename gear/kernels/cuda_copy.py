@@ -65,22 +65,19 @@ def clear_word(target, word):
 @device
 def copy_words(target, source, count, word, lane, lanes):
     """Copy `count` words that lie side by side; of the wide ones each lane has four under way."""
-    i, last, step = lane, count - 3 * lanes, lanes * word
-    if word == 16:
-        while i < last:
-            move_four_16(target + i * 16, source + i * 16, step)
-            i += 4 * lanes
-    elif word == 8:
-        while i < last:
-            move_four_8(target + i * 8, source + i * 8, step)
-            i += 4 * lanes
-    elif word == 4:
-        while i < last:
-            move_four_4(target + i * 4, source + i * 4, step)
-            i += 4 * lanes
-    while i < count:
-        move_word(target + i * word, source + i * word, word)
-        i += lanes
+    step, left = lanes * word, count - lane
+    target, source, far = target + lane * word, source + lane * word, 4 * step
+    while left > 3 * lanes and word >= 4:
+        if word == 16:
+            move_four_16(target, source, step)
+        elif word == 8:
+            move_four_8(target, source, step)
+        else:
+            move_four_4(target, source, step)
+        target, source, left = target + far, source + far, left - 4 * lanes
+    while left > 0:
+        move_word(target, source, word)
+        target, source, left = target + step, source + step, left - lanes
 
 
 @device

@@ -26,12 +26,12 @@ LANES, WARPS = (2, 2) if SIMULATED else (32, 4)
 THREADS = LANES * WARPS
 
 BLOCKS_EACH = 16
-"""Blocks of threads that a multiprocessor gets in one launch at most: as many of 128 threads as fit on it at a time."""
+"""Blocks of threads that a multiprocessor gets in one launch at most, some of them after others."""
 
 
 @functools.cache
 def room() -> int:
-    """Blocks of threads that the current device works on at a time."""
+    """Blocks of threads that a launch on the current device has at most."""
     if SIMULATED:
         return 2
     return BLOCKS_EACH * int(cuda.get_current_device().MULTIPROCESSOR_COUNT)

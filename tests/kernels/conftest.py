@@ -9,7 +9,9 @@ import pytest
 
 from tests.kernels.simulator import SIMULATED
 
-collect_ignore = ["test_bounds.py", "test_compile.py", "test_records.py"] if SIMULATED else ["test_simulated.py"]
+collect_ignore = (
+    ["test_bounds.py", "test_compile.py", "test_ptx.py", "test_records.py"] if SIMULATED else ["test_simulated.py"]
+)
 
 IMPLEMENTATIONS = ["cuda"] if SIMULATED else ["reference", "host"]
 

@@ -1,0 +1,128 @@
+"""Every kernel for a GPU compiled for real architectures, with no device: what the compiler and assembler made of it.
+
+That shows that they compile, that nothing lies in local memory, and how wide their accesses are; not that they run.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import pytest
+
+if any(importlib.util.find_spec(name) is None for name in ("numba_cuda", "cuda")):
+    pytest.skip("compiling for a GPU needs numba-cuda[cu13]", allow_module_level=True)
+
+from cuda.bindings import nvjitlink
+from numba import cuda, types
+from numba.cuda import dispatcher
+
+from gear.kernels import (
+    cuda_random,
+    cuda_rows,
+    cuda_scatter,
+    cuda_top,
+    cuda_tree,
+    cuda_update,
+    cuda_views,
+    cuda_windows,
+)
+
+ARCHITECTURES = [(8, 0), (9, 0)]
+WORDS = {1: "u8", 2: "u16", 4: "u32", 8: "u64", 16: "v4.u32"}
+"""Instructions by the bytes that they move; all that `test_simulated` sees executed."""
+
+Int, Float, Plan, Table = types.int64, types.float64, types.int64[:, ::1], types.int64[::1]
+
+# Kernels with their arguments (i: int64, f: float64, p: a plan, t: a table) and the widest words that they move.
+KERNELS = {
+    cuda_windows.gather_windows: ("iipiiiiiii", WORDS),
+    cuda_rows.gather_rows: ("iipiiiiii", WORDS),
+    cuda_views.gather_views: ("iipiiiiiiiiiiiti", WORDS),
+    cuda_views.number_packed: ("iiii", {}),
+    cuda_scatter.scatter_columns: ("ippiii", WORDS),
+    cuda_tree.build_levels: ("iitiii", {}),
+    cuda_tree.draw_masses: ("itiii", {}),
+    cuda_tree.draw_numbered: ("itiiiii", {}),
+    cuda_update.update_few: ("iiiitiiiii", {}),
+    cuda_update.enter_all: ("iiiiii", {}),
+    cuda_update.put_all: ("iiiiii", {}),
+    cuda_update.rise_all: ("iiiitiiiii", {}),
+    cuda_top.best_of_tiles: ("iiiifiii", {}),
+    cuda_random.write_uniforms: ("iiii", {}),
+    cuda_random.write_bits: ("iiii", {}),
+}
+
+MOST_REGISTERS, MOST_OF_VIEWS = 65536 // 512, 65536 // 256
+"""So that four blocks of 128 threads fit on a multiprocessor; two where much is computed."""
+
+
+class Compiled(NamedTuple):
+    """What became of a kernel: its PTX, and what the assembler says of it."""
+
+    ptx: str
+    report: str
+
+
+@pytest.fixture(params=ARCHITECTURES, ids=lambda cc: f"sm_{cc[0]}{cc[1]}")
+def architecture(request, monkeypatch):
+    # Device functions ask for the current device's architecture when they are first called by a kernel.
+    monkeypatch.setattr(dispatcher, "get_current_device", lambda: SimpleNamespace(compute_capability=request.param))
+    return request.param
+
+
+@functools.cache
+def compiled(kernel, architecture: tuple[int, int]) -> Compiled:
+    """Compile to PTX, then to machine code."""
+    signature = tuple({"i": Int, "f": Float, "p": Plan, "t": Table}[a] for a in KERNELS[kernel][0])
+    ptx, _ = cuda.compile_ptx(kernel.py_func, signature, cc=architecture, opt=3)
+    handle = nvjitlink.create(3, [f"-arch=sm_{architecture[0]}{architecture[1]}", "-O3", "-verbose"])
+    try:
+        data = ptx.encode()
+        nvjitlink.add_data(handle, nvjitlink.InputType.PTX, data, len(data), kernel.__name__)
+        nvjitlink.complete(handle)
+        assert nvjitlink.get_linked_cubin_size(handle) > 0
+        report = bytearray(nvjitlink.get_info_log_size(handle))
+        nvjitlink.get_info_log(handle, report)
+    finally:
+        nvjitlink.destroy(handle)
+    return Compiled(ptx, report.decode())
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.__name__)
+def test_a_kernel_compiles_to_what_it_is_meant_to_be(architecture, kernel):
+    made = compiled(kernel, architecture)
+    found = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", made.report)
+    assert found == [("0", "0", "0")], made.report
+    assert re.findall(r"(\d+) bytes lmem", made.report) == ["0"]
+    most = MOST_OF_VIEWS if kernel is cuda_views.gather_views else MOST_REGISTERS
+    assert int(re.findall(r"Used (\d+) registers", made.report)[0]) <= most
+    assert not re.search(r"\b(ld|st)\.local|\.local\b", made.ptx)
+    assert not re.search(r"\b(ld|st)\.(volatile\.)?[bfsuv]\d", made.ptx), "a generic access"
+    assert "fma.rn.f64" not in made.ptx, "a product and a sum are rounded together"
+    for word in KERNELS[kernel][1].values():
+        assert f"ld.global.{word}" in made.ptx, word
+        assert f"st.global.{word}" in made.ptx, word
+
+
+def test_wide_words_are_loaded_four_at_a_time_before_any_is_stored(architecture):
+    ptx = compiled(cuda_windows.gather_windows, architecture).ptx
+    for word in ("v4.u32", "u64", "u32"):
+        load, store = rf"ld\.global\.{re.escape(word)}[^\n]*\n", rf"st\.global\.{re.escape(word)}[^\n]*\n"
+        between = r"(?:\s*(?!ld|st)[^\n]*\n){0,6}?\s*"
+        assert re.search(between.join([load] * 4 + [store] * 4), ptx), word
+
+
+def test_every_kernel_is_here():
+    """A new one is compiled here as well."""
+    modules = (cuda_random, cuda_rows, cuda_scatter, cuda_top, cuda_tree, cuda_update, cuda_views, cuda_windows)
+    made = {
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, dispatcher.CUDADispatcher) and not value.targetoptions.get("device")
+    }
+    assert made == set(KERNELS)
