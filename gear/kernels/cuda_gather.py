@@ -44,8 +44,7 @@ class Gather:
         _check_places(segment, plan)
         _check_output(plan, pads, items, out)
         self.items, self.sizes = items, (len(segment), len(out))
-        with Call() as call:
-            self.plan, self.pads = call.table(plan), call.table(pads)
+        self.plan, self.pads = Call().table(plan), cuda.to_device(pads)
         length, steps = int(plan[0, r.ITEM_LENGTH]), int(plan[0, r.BLOCK_STEPS])
         self.rowwise, self.grid = length == 1, (1, 1)
         if self.rowwise:

@@ -118,8 +118,7 @@ class GatherViews:
             _check_view(view, plan[0], items, total, len(pads), len(out))
         self.items, self.total, self.split, self.sizes = items, total, split, (len(segment), len(out))
         self.length, self.packed, self.reach = length, packed, _reach(plan)
-        with Call() as call:
-            self.plan, self.pads = call.table(plan), call.table(pads)
+        self.plan, self.pads = Call().table(plan), cuda.to_device(pads)
         rows = length + sum(self.reach)
         self.room = FIRST_RUN + RUN * (rows + 3 if split else rows // int(plan[0, r.BLOCK_STEPS]) + 4)
         counts = np.where(plan[1:, r.COUNT] > 0, plan[1:, r.COUNT], length)

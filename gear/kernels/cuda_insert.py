@@ -65,7 +65,7 @@ def scatter_many(
         table = np.array([(1 + c, call.reads(v)) for c, v in zip(columns, values, strict=True)], np.int64)
         steps, width = int(plan[0, r.BLOCK_STEPS]), int(max(plan[1 + c, r.WIDTH] for c in columns))
         grid = (*parts(len(spans) * len(columns), -(-longest // steps) * max(1, steps * width // 8192)), len(columns))
-        arguments = call.writes(segment), call.table(plan), call.table(table), call.reads(blocks), call.reads(spans)
+        arguments = call.writes(segment), call.table(plan), call.copied(table), call.reads(blocks), call.reads(spans)
         call.launch(scatter_columns, grid, (LANES, WARPS), *arguments, len(spans))
 
 

@@ -79,6 +79,11 @@ def place(array: Any) -> tuple[int, int]:
     return int(interface["data"][0] or 0), size * int(np.prod(interface["shape"], dtype=np.int64))
 
 
+@functools.lru_cache(256)
+def _kept_table(device: int, shape: tuple[int, ...], dtype: np.dtype, content: bytes) -> Any:
+    return cuda.to_device(np.frombuffer(content, dtype).reshape(shape).copy())
+
+
 class Call:
     """The arrays of one or a few launches on a stream; a context, at whose end NumPy arrays hold the results.
 
@@ -98,22 +103,30 @@ class Call:
         return self
 
     def reads(self, array: Any) -> int:
-        """The address of an array that is only read."""
+        """The address of an array that is only read, 0 if it is empty."""
+        if not len(array):
+            return 0
         found = place(self._there(array))
         self._read.append(found)
         return found[0]
 
     def writes(self, array: Any) -> int:
-        """The address of an array that is written too."""
+        """The address of an array that is written too, 0 if it is empty."""
+        if not len(array):
+            return 0
         there = self._there(array)
-        if there is not array and array.size:
+        if there is not array:
             self._back.append((there, array))
         found = place(there)
         self._write.append(found)
         return found[0]
 
     def table(self, array: npt.NDArray[Any]) -> Any:
-        """A small array that kernels take as an array."""
+        """A small array that kernels take as an array; on the device it stays, for the calls that take an equal one."""
+        return _kept_table(0 if SIMULATED else cuda.get_current_device().id, array.shape, array.dtype, array.tobytes())
+
+    def copied(self, array: npt.NDArray[Any]) -> Any:
+        """A small array that kernels take as an array and that is another one in each call."""
         return self._there(array)
 
     def launch(self, kernel: Any, grid: Any, block: Any, *arguments: Any) -> None:
@@ -133,7 +146,7 @@ class Call:
             (self.stream or cuda.default_stream()).synchronize()
 
     def _there(self, array: Any) -> Any:
-        if not isinstance(array, np.ndarray):
+        if not isinstance(array, np.ndarray) or hasattr(array, "__cuda_array_interface__"):  # page-locked and mapped
             return array
         self._kept.append(cuda.to_device(array, stream=self.stream))
         return self._kept[-1]

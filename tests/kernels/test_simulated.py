@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -177,6 +180,15 @@ def test_runs_are_copied_in_the_widest_words_that_their_distance_allows(width, m
     moved = moves(aligned_case(12 if width < 100 else 1 + 1, width, width))
     assert (("move four", most) if most >= 4 else ("move", most)) in moved
     assert width != 28224 or moved == {("move four", 16), ("move", 16)}
+
+
+def test_the_benchmark_for_a_gpu_runs(tmp_path):
+    """Its checks, and each of its measurements at a size that shows nothing else."""
+    command = [sys.executable, "-m", "benchmarks.gpu", "--tiny", "--json", str(tmp_path / "lines")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "checked: batches on streams" in result.stdout
+    assert len((tmp_path / "lines").read_text().splitlines()) == 15
 
 
 def test_the_simulator_refuses_what_a_device_would():
