@@ -7,7 +7,7 @@ NumPy arrays. ``stream`` is a stream of Numba. A sampler or a learner makes the 
 
 from __future__ import annotations
 
-from gear.kernels.cuda_gather import Gather, gather
+from gear.kernels.cuda_gather import Gather, gather, gather_packed
 from gear.kernels.cuda_gather_views import GatherViews
 from gear.kernels.cuda_gather_views import gather as gather_views
 from gear.kernels.cuda_insert import scatter, scatter_many
@@ -30,6 +30,7 @@ __all__ = [
     "Top",
     "Updates",
     "gather",
+    "gather_packed",
     "gather_views",
     "random_bits",
     "scatter",

@@ -2,7 +2,7 @@
 
 A batch is one launch: all columns, the padding, the mask and the per-trajectory columns of all its items. One, because
 starting a launch takes microseconds, as long as a small batch; and no more are needed, because a block of threads
-follows the chain of its own item.
+follows the chain of its own item. Only packed items take a launch before it, which numbers them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from numba import cuda
 
 from gear.kernels import records as r
 from gear.kernels.cuda_launch import LANES, THREADS, WARPS, Call, parts, room
+from gear.kernels.cuda_packed import COUNTERS, number_packed
 from gear.kernels.cuda_rows import MOST, gather_rows
 from gear.kernels.cuda_windows import TILE, gather_windows
 from gear.kernels.reference import _check_output, _check_places
@@ -25,6 +26,16 @@ SCRATCH = 64 << 20
 """Bytes of scratch that a gather takes at most; with long chains fewer items are under way for it."""
 
 
+def _check_packed(plan: Integers, pads: int, items: int, total: int, out: int) -> None:
+    """Refuse a plan whose batch leaves the output, or whose pad values leave the pads (sizes in bytes)."""
+    for column in plan[1:]:
+        rows = total if column[r.KIND] == r.PER_STEP else items
+        if column[r.TARGET] + rows * column[r.WIDTH] > out:
+            raise ValueError("plan: a column does not fit into the output")
+        if column[r.PAD] >= 0 and column[r.PAD] + column[r.WIDTH] > pads:
+            raise ValueError("plan: a pad value lies outside the pads")
+
+
 class Gather:
     """Gathers batches of `items` items by a plan; see `reference.gather`.
 
@@ -33,6 +44,8 @@ class Gather:
     segment : the segment, or any array of its size.
     plan, pads : int64[1 + C, PLAN_FIELDS] and uint8[P], NumPy arrays.
     out : the output, or any array of its size.
+    total : rows of all items together, at most, if they are to lie one behind the other (`reference.gather_packed`);
+        items beyond it are left out.
 
     Raises
     ------
@@ -40,13 +53,21 @@ class Gather:
         If the plan does not fit the arrays.
     """
 
-    def __init__(self, segment: Any, plan: Integers, pads: npt.NDArray[np.uint8], items: int, out: Any) -> None:
+    def __init__(
+        self, segment: Any, plan: Integers, pads: npt.NDArray[np.uint8], items: int, out: Any, total: int = -1
+    ) -> None:
         _check_places(segment, plan)
-        _check_output(plan, pads, items, out)
+        if total < 0:
+            _check_output(plan, pads, items, out)
+        else:
+            _check_packed(plan, len(pads), items, total, len(out))
+            self.offsets = cuda.device_array(max(1, items), np.int64)
+        self.total = total
         self.items, self.sizes = items, (len(segment), len(out))
         self.plan, self.pads = Call().table(plan), cuda.to_device(pads)
-        length, steps = int(plan[0, r.ITEM_LENGTH]), int(plan[0, r.BLOCK_STEPS])
-        self.rowwise, self.grid = length == 1, (1, 1)
+        self.length = length = int(plan[0, r.ITEM_LENGTH])
+        steps = int(plan[0, r.BLOCK_STEPS])
+        self.rowwise, self.grid = length == 1 and total < 0, (1, 1)
         if self.rowwise:
             self.tile = max(1, min(MOST, THREADS, -(-items // room()) if items else 1))
             self.grid = max(1, min(-(-items // self.tile), room())), 1
@@ -77,9 +98,13 @@ class Gather:
             arguments += [call.reads(starts), call.reads(lengths), len(starts), call.writes(out)]
             if self.rowwise:
                 call.launch(gather_rows, self.grid, (LANES, WARPS), *arguments, self.tile)
-            else:
-                scratch = call.writes(self.scratch)
-                call.launch(gather_windows, self.grid, (LANES, WARPS), *arguments, scratch, self.room)
+                return
+            offsets = 0 if self.total < 0 else call.writes(self.offsets)
+            if offsets:
+                given = arguments[5], len(starts), self.length, offsets
+                call.launch(number_packed, 1, min(COUNTERS, 4 * THREADS), *given)
+            arguments += [call.writes(self.scratch), self.room, offsets, self.total]
+            call.launch(gather_windows, self.grid, (LANES, WARPS), *arguments)
 
 
 def gather(
@@ -89,3 +114,23 @@ def gather(
     if len(lengths) != len(starts):
         raise ValueError("gather: starts and lengths differ in length")
     Gather(segment, plan, pads, len(starts), out)(segment, starts, lengths, out, stream)
+
+
+def gather_packed(
+    segment: Any, plan: Integers, pads: npt.NDArray[np.uint8], starts: Any, lengths: Any, out: Any, stream: Any = 0
+) -> None:
+    """Collect the rows of items into contiguous columns, one item behind the other; see `reference.gather_packed`.
+
+    Of items whose lengths lie on the device, those that would leave the output are left out.
+    """
+    if len(lengths) != len(starts):
+        raise ValueError("gather: starts and lengths differ in length")
+    if isinstance(lengths, np.ndarray):
+        total = int(np.clip(lengths, 0, int(plan[0, r.ITEM_LENGTH])).sum())
+    else:
+        total = min([len(out), *((len(out) - int(c[r.TARGET])) // int(c[r.WIDTH]) for c in plan[1:] if _timed(c))])
+    Gather(segment, plan, pads, len(starts), out, max(0, total))(segment, starts, lengths, out, stream)
+
+
+def _timed(column: Integers) -> bool:
+    return bool(column[r.KIND] == r.PER_STEP and column[r.WIDTH] > 0)

@@ -14,8 +14,9 @@ from numba import cuda
 from gear.kernels import records as r
 from gear.kernels.cuda_gather import SCRATCH
 from gear.kernels.cuda_launch import LANES, THREADS, WARPS, Call, parts
+from gear.kernels.cuda_packed import COUNTERS, number_packed
 from gear.kernels.cuda_show import FIRST_RUN
-from gear.kernels.cuda_views import COUNTERS, ENDLESS, gather_views, number_packed
+from gear.kernels.cuda_views import ENDLESS, gather_views
 from gear.kernels.cuda_windows import TILE
 from gear.kernels.host_trace import RUN
 from gear.kernels.reference import _check_places

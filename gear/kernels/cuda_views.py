@@ -10,7 +10,7 @@ import numpy as np
 from numba import cuda
 
 from gear.kernels.cuda_cast import as_bits, as_float, item_size, load, store
-from gear.kernels.cuda_seam import device, kernel, load_8, number_of, peek_4, quotient, store_1, store_8, times
+from gear.kernels.cuda_seam import device, kernel, load_8, number_of, peek_4, quotient, store_1, times
 from gear.kernels.cuda_show import (
     END,
     ENDED,
@@ -69,9 +69,6 @@ from gear.kernels.records import (
 )
 
 ENDLESS = int(_ENDLESS)
-
-COUNTERS = 512
-"""Threads of a block that numbers packed items, at most."""
 
 
 @device
@@ -152,25 +149,6 @@ def to_go(segment, plan, c, target, notes, first, count, values, thread, threads
                     total = values[i * part + thread] + times(gamma, total)
                     store(to + i * size, narrow, as_bits(total, plan[c, RESULT]))
             cuda.syncthreads()
-
-
-@kernel
-def number_packed(lengths, items, longest, offsets):
-    """offsets: int64[items], where each item begins if they lie behind each other. A grid of one block of threads."""
-    sums = cuda.shared.array(COUNTERS, np.int64)
-    thread, threads = cuda.threadIdx.x, cuda.blockDim.x
-    each = quotient(items + threads - 1, threads)
-    total = 0
-    for k in range(thread * each, min(items, (thread + 1) * each)):
-        total += max(0, min(peek_4(lengths + 4 * k), longest))
-    sums[thread] = total
-    cuda.syncthreads()
-    total = 0
-    for i in range(thread):
-        total += sums[i]
-    for k in range(thread * each, min(items, (thread + 1) * each)):
-        store_8(offsets + 8 * k, total)
-        total += max(0, min(peek_4(lengths + 4 * k), longest))
 
 
 @kernel

@@ -108,8 +108,11 @@ def is_there(size, plan, c, slot):
 
 
 @kernel
-def gather_windows(segment, size, plan, pads, starts, lengths, items, out, scratch, room):
+def gather_windows(segment, size, plan, pads, starts, lengths, items, out, scratch, room, offsets, limit):
     """Gather items; see `reference.gather`. Arrays are addresses but for `plan`, which has been checked.
+
+    offsets: int64[items], where items begin that lie behind each other (`reference.gather_packed`), or 0 for items of
+    equal length; limit: rows that the output has for the former, those beyond it are left out.
 
     Grid: (items or fewer, parts of an item); block: (lanes of a warp, warps). scratch: `room` int32 per block of
     threads, of which the first two are the item's rows and slot, the others its chain.
@@ -117,22 +120,26 @@ def gather_windows(segment, size, plan, pads, starts, lengths, items, out, scrat
     lane, lanes = cuda.threadIdx.x, cuda.blockDim.x
     warp, warps = cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y, cuda.gridDim.y * cuda.blockDim.y
     note = scratch + 4 * room * (cuda.blockIdx.y * cuda.gridDim.x + cuda.blockIdx.x)
-    chain, steps, length, mask = note + 8, plan[0, BLOCK_STEPS], plan[0, ITEM_LENGTH], plan[0, MASK]
+    chain, steps, longest, mask = note + 8, plan[0, BLOCK_STEPS], plan[0, ITEM_LENGTH], plan[0, MASK]
     for k in range(cuda.blockIdx.x, items, cuda.gridDim.x):
-        row = load_8(starts + 8 * k)
+        row, want = load_8(starts + 8 * k), min(peek_4(lengths + 4 * k), longest)
+        length, at = longest, k * longest
+        if offsets != 0:
+            length, at = max(0, want), load_8(offsets + 8 * k)
+            length = length if at + length <= limit else 0
         if lane == 0 and cuda.threadIdx.y == 0:
-            have = follow(segment, plan, row, min(peek_4(lengths + 4 * k), length), chain)
+            have = follow(segment, plan, row, want, chain)
             store_4(note, have)
             store_4(note + 4, slot_of(segment, plan, load_4(chain)) if have > 0 else -1)
         cuda.syncthreads()
         have, slot = load_4(note), peek_4(note + 4)
-        head = length - have if plan[0, PAD_HEAD] else 0
+        head = length - have if plan[0, PAD_HEAD] and offsets == 0 else 0
         step, turn = row - quotient(row, steps) * steps if have > 0 else 0, warp
         for c in range(1, plan.shape[0]):
-            width, places, first, beyond = plan[c, WIDTH], length, head, head + have
+            width, places, begins, first, beyond = plan[c, WIDTH], length, at, head, head + have
             if plan[c, KIND] != PER_STEP:
-                places, first, beyond = 1, 0, 1 if is_there(size, plan, c, slot) else 0
-            each, target = rows_per_tile(width), out + plan[c, TARGET] + k * places * width
+                places, begins, first, beyond = 1, k, 0, 1 if is_there(size, plan, c, slot) else 0
+            each, target = rows_per_tile(width), out + plan[c, TARGET] + begins * width
             begin = turn * each
             while begin < places and width > 0:
                 end = min(begin + each, places)
@@ -141,7 +148,7 @@ def gather_windows(segment, size, plan, pads, starts, lengths, items, out, scrat
                 )  # fmt: skip
                 begin += warps * each
             turn = (turn - quotient(places + each - 1, each)) % warps
-        if mask >= 0 and turn == 0:
+        if mask >= 0 and offsets == 0 and turn == 0:
             for i in range(lane, length, lanes):
                 store_1(out + mask + k * length + i, 1 if head <= i < head + have else 0)
         cuda.syncthreads()

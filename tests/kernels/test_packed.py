@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from gear.kernels import records as r
 from gear.kernels import reference
 from tests.kernels.cases import SENTINEL, GatherCase, gather_case, shapes
+from tests.kernels.simulator import examples
 from tests.kernels.test_gather import chain
 
 
@@ -34,7 +35,7 @@ def test_no_item_is_longer_than_the_plan_says_and_none_is_shorter_than_nothing(i
     assert run(case, implementation)[:4].tolist() == [11, 12, 0, 0]
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(shape=shapes)
 def test_packed_equals_the_reference(implementation, shape):
     case = gather_case(shape)
