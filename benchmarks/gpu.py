@@ -137,6 +137,8 @@ def main() -> None:
     given = parser.parse_args()
     if SIMULATED and not given.tiny:
         parser.error("the simulator is for --tiny alone; unset NUMBA_ENABLE_CUDASIM to measure a GPU")
+    if not SIMULATED and not cuda.is_available():
+        parser.error("Numba finds no GPU here (`numba -s` says why); for the script itself see --tiny")
     header, lines = facts(), list[dict[str, Any]]()
     print(", ".join(f"{key} {value}" for key, value in header.items()), flush=True)
 

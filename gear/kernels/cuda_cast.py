@@ -163,3 +163,14 @@ def converted(bits, dtype, result, scale):
         return _signed(bits, dtype)
     value = as_float(bits, dtype)
     return as_bits(value if scale == 1.0 else times(value, scale), result)
+
+
+@device
+def octets_to_singles(target, source, words, scale, lane, lanes):
+    """Convert uint8 to float32, four at a time: frames. source: at a multiple of 4, target: of 8."""
+    for i in range(lane, words, lanes):
+        four = load_4(source + 4 * i)
+        first, second = times(float(four & 255), scale), times(float((four >> 8) & 255), scale)
+        third, last = times(float((four >> 16) & 255), scale), times(float(four >> 24), scale)
+        store_8(target + 16 * i, bits_of_single(first) | (bits_of_single(second) << 32))
+        store_8(target + 16 * i + 8, bits_of_single(third) | (bits_of_single(last) << 32))

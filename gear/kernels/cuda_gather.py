@@ -37,7 +37,9 @@ def _check_packed(plan: Integers, pads: int, items: int, total: int, out: int) -
 
 
 class Gather:
-    """Gathers batches of `items` items by a plan; see `reference.gather`.
+    """Gathers batches of `items` items by a plan, one at a time (another stream takes another one).
+
+    See `reference.gather`.
 
     Parameters
     ----------

@@ -87,7 +87,9 @@ def _reach(plan: Integers) -> tuple[int, int]:
 
 
 class GatherViews:
-    """Gathers views of batches of `items` items by a plan; see `reference_views.gather_views`.
+    """Gathers views of batches of `items` items by a plan, one at a time (another stream takes another one).
+
+    See `reference_views.gather_views`.
 
     Parameters
     ----------

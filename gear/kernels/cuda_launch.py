@@ -7,6 +7,7 @@ tensors), or NumPy arrays, which are copied there and, if written, back. With th
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,6 +80,14 @@ def place(array: Any) -> tuple[int, int]:
     return int(interface["data"][0] or 0), size * int(np.prod(interface["shape"], dtype=np.int64))
 
 
+@functools.lru_cache(1024)
+def _configured(kernel: Any, grid: Any, block: Any, stream: Any) -> Any:
+    """What launches a kernel. Numba warns of small grids, which are meant to be small here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return kernel[grid, block, stream]
+
+
 @functools.lru_cache(256)
 def _kept_table(device: int, shape: tuple[int, ...], dtype: np.dtype, content: bytes) -> Any:
     return cuda.to_device(np.frombuffer(content, dtype).reshape(shape).copy())
@@ -135,7 +144,7 @@ class Call:
             with accessible(self._read, self._write):
                 kernel[grid, block](*arguments)
         else:
-            kernel[grid, block, self.stream](*arguments)
+            _configured(kernel, grid, block, self.stream)(*arguments)
 
     def __exit__(self, kind: Any, *rest: Any) -> None:
         if kind is not None:

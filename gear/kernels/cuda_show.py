@@ -6,7 +6,7 @@ Notes are int64s of the block of threads: fields as named here, then the runs, `
 
 from __future__ import annotations
 
-from gear.kernels.cuda_cast import converted, item_size, load, store
+from gear.kernels.cuda_cast import converted, item_size, load, octets_to_singles, store
 from gear.kernels.cuda_copy import copy_rows, fill
 from gear.kernels.cuda_seam import device, number_of, quotient
 from gear.kernels.cuda_trace import PLACE_ON
@@ -18,6 +18,7 @@ from gear.kernels.records import (
     BYTES,
     DEPTH,
     ELEMENTS,
+    FLOAT32,
     OFFSET,
     OP,
     PAD,
@@ -27,6 +28,7 @@ from gear.kernels.records import (
     SOURCE,
     STACK,
     STRIDE,
+    UINT8,
     WIDTH,
 )
 
@@ -70,6 +72,12 @@ def rows_of_run(notes, i, position, stop):
 
 
 @device
+def fours(target, source, count, together):
+    """Whether values that lie together can be converted to float32 four at a time."""
+    return together and (source | count) & 3 == 0 and target & 7 == 0
+
+
+@device
 def emit(plan, c, target, source, stride, width, rows, raw, lane, lanes):
     """Write rows that lie `stride` apart without gaps: `width` bytes each as they are, or the column's converted."""
     kind, result, scale = plan[c, SOURCE], plan[c, RESULT], number_of(plan[c, SCALE])
@@ -77,6 +85,9 @@ def emit(plan, c, target, source, stride, width, rows, raw, lane, lanes):
         copy_rows(target, width, source, stride, width, rows, lane, lanes)
         return
     elements, wide, narrow = plan[c, ELEMENTS], item_size(kind), item_size(result)
+    if kind == UINT8 and result == FLOAT32 and fours(target, source, rows * elements, rows == 1 or stride == elements):
+        octets_to_singles(target, source, (rows * elements) >> 2, scale, lane, lanes)
+        return
     row = quotient(lane, max(1, elements))
     at = lane - row * elements
     while row < rows and elements > 0:

@@ -76,7 +76,7 @@ def best_of_tiles(entries, count, keys, stamps, sign, last, out, keep):
 
 
 class Top:
-    """Finds up to `most` best of up to `entries` entries; owns what rounds leave to each other.
+    """Finds up to `most` best of up to `entries` entries, one call at a time; owns what rounds leave to each other.
 
     Launches: for up to `KEEP` found, one for each time that the entries are reduced to a tile's worth: two or three of
     a million for 16 of them, ten for `KEEP`. More are found `KEEP` at a time.

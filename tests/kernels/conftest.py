@@ -9,7 +9,14 @@ import pytest
 
 from tests.kernels.simulator import SIMULATED
 
-OF_THE_HOST = ["test_bounds.py", "test_compile.py", "test_program.py", "test_ptx.py", "test_records.py"]
+OF_THE_HOST = [
+    "test_bounds.py",
+    "test_compile.py",
+    "test_launch.py",
+    "test_program.py",
+    "test_ptx.py",
+    "test_records.py",
+]
 collect_ignore = OF_THE_HOST if SIMULATED else ["test_simulated.py"]
 
 IMPLEMENTATIONS = ["cuda"] if SIMULATED else ["reference", "host"]

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gear.kernels import cuda, cuda_simulated, host, reference, reference_top
+from gear.kernels import cuda, cuda_simulated, host, reference, reference_top, reference_views
 from gear.kernels import records as r
 from gear.kernels.cuda_launch import Call
 from gear.kernels.cuda_priorities import FEW
 from gear.selection import heap as heaps
+from tests.kernels import test_views
 from tests.kernels.cases import GatherCase, Shape, drawn, gather_case, tree_of
 from tests.kernels.simulator import examples
 from tests.kernels.test_scatter import arena, spans
@@ -180,6 +181,24 @@ def test_runs_are_copied_in_the_widest_words_that_their_distance_allows(width, m
     moved = moves(aligned_case(12 if width < 100 else 1 + 1, width, width))
     assert (("move four", most) if most >= 4 else ("move", most)) in moved
     assert width != 28224 or moved == {("move four", 16), ("move", 16)}
+
+
+def test_octets_become_singles_four_at_a_time(monkeypatch):
+    """Frames as they are stored, as networks take them: in any other alignment one by one, with the same result."""
+    frame = {
+        "op": r.STACK, "per_trajectory": False, "source": r.UINT8, "result": r.FLOAT32, "cast": True, "elements": 12,
+        "offset": 0, "count": 0, "side": 0, "shift": 1, "depth": 2, "repeat": True, "scale": 1 / 255, "gamma": 1.0,
+        "pad": False, "present": False,
+    }  # fmt: skip
+    load, loaded = cuda_simulated._read, []
+    monkeypatch.setattr(cuda_simulated, "_read", lambda at, size: loaded.append(size) or load(at, size))
+    for elements, fours in ((12, True), (7, False)):
+        case = test_views.build(
+            3, 4, 5, [[6, 7], [9]], [{**frame, "elements": elements}], interleaved=False, head=True, packed=False
+        )
+        loaded.clear()
+        np.testing.assert_array_equal(case.run(cuda), case.run(reference_views))
+        assert (1 not in loaded) == fours
 
 
 def test_the_benchmark_for_a_gpu_runs(tmp_path):
