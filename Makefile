@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
+COMPILER := $(VENV)/.compiler
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo test test-gpu-sim lint soak bench clean
@@ -18,10 +19,14 @@ $(STAMP): setup.py constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
+$(COMPILER): $(STAMP)  # compiles kernels for a GPU; half a gigabyte that only tests use
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ptx]'
+	@touch $@
+
 demo: $(STAMP) ## server, actors and a learner on CartPole; saves demo.png
 	$(BIN)/python -m examples.demo
 
-test: lint ## lint, then every test, in two processes: most tests wait for others
+test: lint $(COMPILER) ## lint, then every test, in two processes: most tests wait for others
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 	@$(MAKE) --no-print-directory test-gpu-sim
 

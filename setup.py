@@ -49,7 +49,8 @@ setup(
         "watch": watch,
         "demo": ["gymnasium>=1.0", "matplotlib>=3.9", "rich>=13", "torch>=2.4"],
         "test": [*test, *watch],
-        "dev": [*test, *watch, *cuda, "mypy>=1.14", "ruff>=0.9"],
+        "ptx": cuda,
+        "dev": [*test, *watch, "mypy>=1.14", "ruff>=0.9"],
     },
     entry_points={
         "console_scripts": [
