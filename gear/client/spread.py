@@ -45,7 +45,7 @@ class Spread:
         self.codec, self.rows, self.layout, self.max_length = first.codec, first.rows, first.layout, first.max_length
 
     def living(self) -> list[Port]:
-        """The ports whose shards are not known to have died, the next in turn first.
+        """The ports whose shards are not known to have died, the next in turn first; none that is being started again.
 
         Raises
         ------
@@ -55,6 +55,7 @@ class Spread:
         living = [port for port in self._ports if not port.session.lost]
         if not living:
             raise ConnectionLost(f"every shard that held table {self.name!r} is gone; start the server again")
+        living = [port for port in living if not port.session.away] or living
         self._turn = turn = (self._turn + 1) % len(living)
         return living[turn:] + living[:turn]
 

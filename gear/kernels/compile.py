@@ -282,6 +282,20 @@ def fence(typingctx):  # type: ignore[no-untyped-def]
     return types.void(), codegen
 
 
+@intrinsic
+def order(typingctx):  # type: ignore[no-untyped-def]
+    """Stores before it come before those behind it, in the order in which a killed process leaves them.
+
+    The compiler moves none across it; it costs the processor nothing where stores keep their order (x86).
+    """
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        builder.fence("acq_rel")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
 @helper
 def copy(destination: int, source: int, width: int) -> None:
     """Copy `width` bytes between integer addresses: 16 at a time, the tail overlapping."""

@@ -14,12 +14,13 @@ BLOCK_FIELDS = 6
 GENERATION, SLOT, ORDINAL, NEXT, PREVIOUS, OWNER = range(BLOCK_FIELDS)
 
 # Fields of a slot record, int64[SLOT_FIELDS]. PREDECESSOR, SUCCESSOR: slots of the neighbouring pieces of a split
-# trajectory, -1 for none; BASE: steps of the trajectory before this piece.
-SLOT_FIELDS = 19
+# trajectory, -1 for none; BASE: steps of the trajectory before this piece; CHAIN, CHECK: checksums of its blocks'
+# generations and of the record (`gear.storage.journal`); HANDLE: its number with a client that maps no memory.
+SLOT_FIELDS = 22
 (
     STATE, FIRST, LAST, LENGTH, FLAGS, ITEMS, WRITER, SEQUENCE,
     ORDER, PINS, CLIENT, CURSOR_BLOCK, OLDER, NEWER, GONE, CURSOR,
-    PREDECESSOR, SUCCESSOR, BASE,
+    PREDECESSOR, SUCCESSOR, BASE, CHAIN, CHECK, HANDLE,
 ) = range(SLOT_FIELDS)  # fmt: skip
 
 # Flags of a slot and of a commit entry. CONTINUED / CONTINUES: a piece of a trajectory split at max_length.

@@ -101,6 +101,9 @@ class Bulk:
         priorities = wire.array(parts[2], np.float64, m.MAX_ROWS, "Insert priorities")
         values, *frames = (np.frombuffer(part, np.uint8) for part in parts[3:])
         arrival = Arrival(stored, hosted.places, row, queue.growing(row), entries, priorities, values, frames)
+        for index, first, last in client.void if request <= client.before else ():
+            if index == hosted.index:  # withdrawn before the restart
+                arrival.drop(first, last)
         waiting, most = queue.unplaced(row), most_unplaced(stored.layout)
         if waiting and waiting + arrival.nbytes > most:
             raise ProtocolError(

@@ -68,8 +68,16 @@ def _server_parser() -> argparse.ArgumentParser:
     )
     add("--token-file", default=None, help="file with the token that clients must give, of mode 0600")
     add("--log-level", choices=_LEVELS, default="info")
-    add("--discard", action="store_true", help="remove tables kept by an earlier server, and our own at the end")
+    add(
+        "--discard",
+        action="store_true",
+        help="remove tables kept by an earlier server instead of taking them up, and our own at the end",
+    )
     add("--client-timeout", type=_checked(_seconds), default=10.0, help="seconds until a silent client is lost")
+    add(
+        "--max-restarts", type=int, default=5, metavar="N",
+        help="how often in a minute a shard that died is started again (default 5, 0: never)",
+    )  # fmt: skip
     add("--version", action="version", version=f"gear-server {gear.__version__}")
     return parser
 
@@ -101,6 +109,7 @@ def server_main(arguments: Sequence[str] | None = None) -> int:
             if parsed.tables is None
             else tuple(read_tables(parsed.tables, memory, config.shard_count(devices))),
             metrics_port=parsed.metrics_port,
+            max_restarts=parsed.max_restarts,
         )
     except GearError as error:
         _print(f"gear-server: error: {error}", sys.stderr)

@@ -7,6 +7,7 @@ that maps the tables: only the free lock of its file proves that it can touch th
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import os
 import time
@@ -17,9 +18,9 @@ from pathlib import Path
 import zmq
 
 from gear.errors import InsufficientMemory, ProtocolError
-from gear.transport.door import CLIENTS, is_held
+from gear.transport.door import CLIENTS, NONCE_BYTES, is_held
 from gear.transport.lane import Lane
-from gear.transport.messages import Hello
+from gear.transport.messages import Hello, Void
 
 MOST_CLIENTS = 4096
 MOST_ANSWERS = 4096
@@ -44,6 +45,10 @@ class Client:
     lane : where it is spoken to, None unless by its connection.
     gathering, sending : pieces of batches that are being made, and those that are on their way to it.
     untracked : bytes of copied pieces that may be on their way to it since the last of `sending`.
+    kept : it was there before this shard was started, and has not said anything since.
+    before : requests up to this number may have been done by the shard that died.
+    void : what of them was withdrawn.
+    granted : those of them for which leases were granted anew.
     """
 
     identity: bytes
@@ -62,6 +67,10 @@ class Client:
     untracked: int = 0
     check_at: float = 0.0
     patience: float = _FIRST_CHECK
+    kept: bool = False
+    before: int = 0
+    void: list[Void] = field(default_factory=list)
+    granted: set[int] = field(default_factory=set)
 
     @property
     def silent(self) -> bool:
@@ -96,9 +105,12 @@ class Clients:
         What a client reads there.
     patience : float
         Seconds of silence after which a client that maps no memory is dead.
+    era : int
+        How often the shard was started before: then clients come back that it does not know.
     """
 
-    def __init__(self, directory: Path, nonce: bytes, patience: float) -> None:
+    def __init__(self, directory: Path, nonce: bytes, patience: float, era: int = 0) -> None:
+        self.era = era
         self._directory, self._nonce, self._patience = directory / CLIENTS, nonce, patience
         self._by_identity: dict[bytes, Client] = {}
         self._by_route: dict[bytes, Client] = {}
@@ -135,19 +147,21 @@ class Clients:
             If there are too many.
         """
         client = self._by_identity.get(hello.client)
-        resumed = client is not None
+        resumed = client is not None or (self.era > 0 and hello.attempt > 1)
         if client is not None and hello.attempt <= client.attempt:
             return None
         gone = self.lost(descriptor)
         if client is None:
             if len(self) >= MOST_CLIENTS:
                 raise InsufficientMemory(f"the server has {MOST_CLIENTS} clients, the most it can have")
-            client = self._by_identity[hello.client] = Client(hello.client)
+            client = self._by_identity[hello.client] = Client(hello.client, kept=resumed)
         self._by_route.pop(client.route, None)
         self._by_descriptor.pop(client.descriptor, None)
         self._silent.discard(client)
         self.hang_up(client)
         client.attempt, client.patience = hello.attempt, _FIRST_CHECK
+        if client.kept:
+            client.before, client.void = hello.sent, hello.void
         client.route, client.descriptor = route, descriptor
         self._by_route[route] = self._by_descriptor[descriptor] = client
         return client, gone if gone is not client else None, resumed
@@ -172,6 +186,29 @@ class Clients:
             os.close(lock)
             raise ProtocolError("attach: the client's lock file is not locked")
         client.lock = lock
+
+    def keep(self, identity: bytes, rows: dict[int, int]) -> Client | None:
+        """A client of before this shard was started, with its numbers in the tables; None if it is dead for certain.
+
+        One that holds no lock may map nothing and come back.
+        """
+        path = self._directory / identity.hex()
+        client = Client(identity, rows=rows, kept=True)
+        with contextlib.suppress(OSError):
+            client.lock = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            if not is_held(client.lock):
+                os.close(client.lock)
+                path.unlink(missing_ok=True)
+                return None
+        client.check_at = time.monotonic() + self._patience if client.lock is None else 0.0
+        self._by_identity[identity] = client
+        self._silent.add(client)
+        return client
+
+    @property
+    def locked(self) -> list[bytes]:
+        """Identities of those that have a lock file."""
+        return [bytes.fromhex(path.name) for path in self._directory.iterdir() if len(path.name) == 2 * NONCE_BYTES]
 
     def lost(self, descriptor: int) -> Client | None:
         """A connection is gone; the client that spoke on it has fallen silent."""

@@ -39,12 +39,14 @@ class Options(msgspec.Struct, frozen=True):
     client_timeout: float
     tables: tuple[Table, ...] = ()
     metrics_port: int | None = None
+    max_restarts: int = 5
 
 
 class ShardOptions(msgspec.Struct, frozen=True):
     """What the supervisor tells a shard on its standard input, the token included: never in arguments.
 
-    It is number `index` of `shards`; `directory` and `memory` are its own part of the server's.
+    It is number `index` of `shards`; `directory` and `memory` are its own part of the server's. `port`: where it
+    listened before, 0 if it never did.
     """
 
     name: str
@@ -57,13 +59,22 @@ class ShardOptions(msgspec.Struct, frozen=True):
     log_level: str
     discard: bool
     client_timeout: float
+    port: int = 0
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """What a shard says on its standard output when it serves: its public port and its local socket."""
+    """What a shard says on its standard output when it serves: its public port and its local socket.
 
-    port: int
-    socket: str
+    Of what it has taken up: tables, trajectories, bytes of segments, damaged entries. `refused`: why it does not serve.
+    """
+
+    port: int = 0
+    socket: str = ""
+    tables: int = 0
+    trajectories: int = 0
+    nbytes: int = 0
+    damaged: int = 0
+    refused: str = ""
 
 
 def parse_size(text: str) -> int:

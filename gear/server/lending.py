@@ -102,6 +102,8 @@ class Lending:
             return
         if hosted.part == 0:
             ledger = Ledger(hosted.declared, hosted.stored.counters, self._place.shard)
+            if hosted.stored.found is not None:  # nothing is lent or promised before all have said what they did
+                ledger.unheard = set(holders(hosted.declared, self._place.shards)) - {self._place.shard}
             self._homes[hosted.index] = _Home(ledger)
             hosted.queue.credits.ledger = ledger
         else:
@@ -132,6 +134,8 @@ class Lending:
         for index, debt in self._debts.items():
             self._report(self._tables[index], debt)
         for index, home in self._homes.items():
+            for shard in [s for s in home.ledger.unheard if not (self._lives(s) or self._returns(s))]:
+                home.ledger.unheard.discard(shard)  # it does not come back
             self._lend(self._tables[index], home)
 
     def next_due(self, now: float) -> float | None:
@@ -177,6 +181,7 @@ class Lending:
             raise ProtocolError(f"Account: shard {body.shard} has nothing to report about table {body.table!r} here")
         home.borrowers[body.shard] = _Borrower(body.shard, client, body.serial)
         home.ledger.accounts[body.shard] = Account(body.inserted, body.deleted, body.credit, body.want)
+        home.ledger.unheard.discard(body.shard)
         hosted.queue.advance()  # samples and local inserts that waited for this
         if isinstance(hosted.declared.limiter, MinSize):
             return m.Lend(body.table, body.serial, 0, False, max(0, home.ledger.relax(body.shard)))
@@ -289,7 +294,7 @@ class Lending:
         talk = self._talks.get(shard)
         if talk is None:
             endpoint = f"ipc://{self._directory(shard) / SOCKET}"
-            alive: Callable[[], bool] = lambda: self._lives(shard)
+            alive: Callable[[], bool] = lambda: self._lives(shard) or self._returns(shard)
             talk = Conversation(endpoint, self._heartbeat, secrets.token_bytes(16), self._token, alive, self._lent)
             self._talks[shard] = talk
         return talk
@@ -305,6 +310,10 @@ class Lending:
 
     def _directory(self, shard: int) -> Path:
         return shard_directory(self._place.directory.parent, shard, self._place.shards)
+
+    def _returns(self, shard: int) -> bool:
+        """Whether a shard that has died may be started again: its door stands."""
+        return (self._directory(shard) / DOOR).exists()
 
     def _lives(self, shard: int) -> bool:
         """Whether the process of a shard lives: it holds its door."""

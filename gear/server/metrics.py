@@ -105,6 +105,7 @@ OF_CONSUMERS = (
 
 OF_SHARDS = (
     Family("gear_shard_uptime_seconds", False, "Seconds since the shard started.", _of("uptime")),
+    Family("gear_shard_restarts", True, "How often the shard was started again over the same memory.", _of("restarts")),
     Family("gear_shard_segment_bytes", False, "Bytes of all tables' memory.", _of("segment_bytes")),
     Family("gear_shard_memory_limit_bytes", False, "Bytes that tables may take.", _of("memory_limit")),
     Family("gear_shard_clients", False, "Clients.", lambda s: [s["clients"][k] for k in _BESIDE["state"]], "state"),

@@ -5,6 +5,7 @@ Knows neither clients nor messages. Its calls never wait; whoever owns it waits 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 
@@ -13,6 +14,8 @@ from zmq.utils.monitor import recv_monitor_message
 
 from gear.transport.channel import readable
 from gear.transport.messages import MAX_FRAME
+
+logger = logging.getLogger(__name__)
 
 _MONITORED = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 
@@ -25,9 +28,11 @@ class Router:
     path : str
         Of the local socket.
     host : str
-        Where it listens too, at a port of its choice.
+        Where it listens too.
     silence : float
         Seconds without a sign of life after which a connection counts as broken.
+    port : int
+        Where clients look for it; 0 for any, which it takes too if that one is not free any more.
 
     Attributes
     ----------
@@ -37,15 +42,25 @@ class Router:
     used : whether the socket was used since `arrived` said no: then its descriptor may have been silenced.
     """
 
-    def __init__(self, path: str, host: str, silence: float) -> None:
+    def __init__(self, path: str, host: str, silence: float, port: int = 0) -> None:
         self._context = zmq.Context()
         self.socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         self._monitor = _configured(self.socket, int(silence * 1000))
         self.socket.bind(f"ipc://{path}")
         os.chmod(path, 0o600)
-        self.port = self.socket.bind_to_random_port(f"tcp://{host}")
+        self.port = self._bind(host, port)
         self.descriptor, self.monitor_descriptor = int(self.socket.fd), int(self._monitor.fd)
         self.used = True
+
+    def _bind(self, host: str, port: int) -> int:
+        if port:
+            try:
+                self.socket.bind(f"tcp://{host}:{port}")
+            except zmq.ZMQError as error:
+                logger.warning("cannot listen on port %d again, as before: %s", port, error)
+            else:
+                return port
+        return int(self.socket.bind_to_random_port(f"tcp://{host}"))
 
     def events(self) -> Iterator[tuple[bool, int]]:
         """Connections made (True) and broken (False) since, by descriptor."""

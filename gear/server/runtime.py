@@ -1,8 +1,8 @@
 """Where a server leaves its traces: the lock of its name, the record of its memory, its directory there.
 
-The runtime directory (0700) holds per server name a lock file, locked as long as the supervisor or its shard
-lives, and a record (0600) of the directory in the shared-memory filesystem that holds its segments. That
-directory has an unguessable name.
+The runtime directory (0700) holds per server name a lock file, locked as long as the supervisor lives, and a record
+(0600) of the directory in the shared-memory filesystem that holds its segments. That directory has an unguessable name.
+A supervisor that finds it takes up what is kept there, and the shards that still serve it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import shutil
 import stat
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from gear.errors import ServerConflict
 from gear.storage.memory import SHARED, size_text
+from gear.transport.door import CLIENTS, DOOR, is_held
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +38,16 @@ class Record(msgspec.Struct):
     supervisor: int = 0
     shards: list[int] = []
     address: str = ""
+    ports: list[int] = []
+
+
+class Claim(NamedTuple):
+    """A directory in the shared-memory filesystem; of a kept one the ports of its shards, and processes that live."""
+
+    directory: Path
+    kept: bool = False
+    ports: list[int] = []
+    living: dict[int, int] = {}
 
 
 def runtime_directory() -> Path:
@@ -58,7 +70,7 @@ def runtime_directory() -> Path:
 
 
 class Place:
-    """A server's name, taken for as long as this process or one that inherits `descriptor` lives.
+    """A server's name, taken for as long as this process lives.
 
     Raises
     ------
@@ -109,23 +121,36 @@ class Place:
             file.write(msgspec.json.encode(record))
         new.replace(self._record)
 
-    def claim(self, discard: bool) -> Path:
-        """A fresh directory in the shared-memory filesystem, what is kept there having been dealt with.
+    def claim(self, discard: bool, count: int) -> Claim:
+        """The directory of an earlier server of this name, if it keeps anything, else a fresh one, for `count` shards.
 
         Raises
         ------
         ServerConflict
-            If segments of an earlier server of this name are kept and not to be discarded.
+            If what is kept belongs to another number of shards, or is to be discarded while shards serve it.
         """
         record = self.read()
         if record is not None:
             kept = Path(record.directory)
             size = kept_bytes(kept)
-            if size and not discard:
+            there = len(record.shards) or count
+            living = _living(kept, record, there)
+            if living and (discard or there != count):
+                why = f"it has {there} shards, not {count}" if there != count else "--discard would take their tables"
                 raise ServerConflict(
-                    f"server {self.name!r} left {size_text(size)} ({size} bytes) of tables in {kept}; this release "
-                    "can not take them up again: start with --discard to remove them, or keep them with another --name"
+                    f"a server named {self.name!r} is running: its supervisor is gone, processes "
+                    f"{sorted(living.values())} still serve {kept}, and {why}; start without --discard and with "
+                    "--devices as before to take them over, or stop them (SIGTERM)"
                 )
+            if size and not discard and there != count:
+                raise ServerConflict(
+                    f"server {self.name!r} left {size_text(size)} ({size} bytes) of tables of {there} shards in "
+                    f"{kept}, and {count} are asked for: start with --devices {'cpu' if there == 1 else f'cpu:{there}'}"
+                    ", with --discard to remove them, or keep them with another --name"
+                )
+            if living or (size and not discard):
+                self.directory = kept
+                return Claim(kept, True, record.ports, living)
             if size:
                 logger.warning("discarding %s of tables kept in %s", size_text(size), kept)
             shutil.rmtree(kept, ignore_errors=True)
@@ -133,7 +158,7 @@ class Place:
         self.write(Record(str(path), os.getpid()))
         path.mkdir(mode=0o700)
         self.directory = path
-        return path
+        return Claim(path)
 
     def leave(self, discard: bool) -> int:
         """Remove everything but segments that are to be kept; returns their bytes."""
@@ -144,6 +169,25 @@ class Place:
             self._lock.unlink(missing_ok=True)
         os.close(self.descriptor)
         return kept
+
+
+def door_of(directory: Path, index: int, shards: int) -> Path:
+    """The door of a shard."""
+    return shard_directory(directory, index, shards) / DOOR
+
+
+def _living(directory: Path, record: Record, count: int) -> dict[int, int]:
+    """Shards of an earlier server that still serve: process by number."""
+    living = {}
+    for index, pid in enumerate(record.shards):
+        try:
+            descriptor = os.open(door_of(directory, index, count), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        if is_held(descriptor):
+            living[index] = pid
+        os.close(descriptor)
+    return living
 
 
 def kept_bytes(directory: Path) -> int:
@@ -162,10 +206,12 @@ def clear(directory: Path, discard: bool) -> int:
     if not kept:
         shutil.rmtree(directory, ignore_errors=True)
         return 0
-    keep = set(directory.glob(SEGMENTS))
+    keep = {*directory.glob(SEGMENTS), directory / DOOR, directory / CLIENTS}  # clients wait for who takes it up
     for path in directory.iterdir():
+        if path in keep:
+            continue
         if path.is_dir():
             clear(path, False)
-        elif path not in keep:
+        else:
             path.unlink(missing_ok=True)
     return kept

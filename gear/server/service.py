@@ -22,6 +22,7 @@ from gear.server.lending import Lending
 from gear.server.spread import Spread
 from gear.server.stores import Stores
 from gear.server.tables import Hosted, Place, Tables
+from gear.server.takeup import said_something
 from gear.server.timers import Timers
 from gear.server.weights import Weights
 from gear.transport import messages as m
@@ -77,7 +78,7 @@ class Service:
         self.tables.adopt, self.tables.forget = self.lending.adopt, self.lending.forget
         self._clients, self._transmit = clients, send
         self._bulk = Bulk(self._send, self._refuse, wake)
-        self._weights = Weights(budget, self._send, self._refuse)
+        self._weights = Weights(budget, self._send, self._refuse, place.era)
         self.timers = Timers(self.tables, self._weights, self.lending, self._send)
         ways = self._row, self._send, self._refuse
         self._draws = Draws(*ways, self._bulk, self.tables, self.timers)
@@ -102,6 +103,8 @@ class Service:
         kind = self._kinds.get(type(body))
         began = clock()
         self._asking, self._asked = client, request
+        if client.kept:
+            said_something(client, self.tables)
         try:
             if envelope.releases:
                 self._draws.release(client, envelope.releases)

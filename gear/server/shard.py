@@ -7,11 +7,11 @@ serves until SIGTERM. It outlives its supervisor. No message, whatever is in it,
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import hmac
 import logging
 import os
 import resource
-import secrets
 import select
 import signal
 import sys
@@ -33,11 +33,12 @@ from gear.server.lanes import Lanes
 from gear.server.router import Router
 from gear.server.service import Service
 from gear.server.tables import Place
+from gear.server.takeup import take_up
 from gear.server.warm import warm
 from gear.transport import messages as m
 from gear.transport import wire
 from gear.transport.channel import Buffer, receive_parts
-from gear.transport.door import CLIENTS, DOOR, NONCE_BYTES, locked_file
+from gear.transport.door import CLIENTS, DOOR, take_door
 from gear.transport.lane import LANE
 
 logger = logging.getLogger(__name__)
@@ -56,23 +57,23 @@ class Shard:
         self._options = options
         self._directory = Path(options.directory)
         self._directory.mkdir(mode=0o700, exist_ok=True)
-        (self._directory / CLIENTS).mkdir(mode=0o700)
-        nonce = secrets.token_bytes(NONCE_BYTES)
-        self._door = locked_file(self._directory / DOOR, nonce)
-        self._identity = secrets.token_bytes(16)
+        (self._directory / CLIENTS).mkdir(mode=0o700, exist_ok=True)
+        self._door, nonce, self._era = take_door(self._directory / DOOR)
+        self._identity = hashlib.sha256(nonce).digest()[:16]
         path = str(self._directory / runtime.SOCKET)
-        self._router = Router(path, options.host, options.client_timeout)
-        self.ready = Ready(self._router.port, path)
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll = select.epoll()
-        for descriptor in (self._router.descriptor, self._router.monitor_descriptor, self._wake_reader):
-            self._poll.register(descriptor, select.EPOLLIN)
-        self._clients = Clients(self._directory, nonce, m.FORGET * options.client_timeout)
-        self._lanes = Lanes(self._directory / LANE, self._clients, self._hear, self._poll)
-        place = Place(self._directory, options.index, options.shards, options.memory)
+        self._clients = Clients(self._directory, nonce, m.FORGET * options.client_timeout, self._era)
+        place = Place(self._directory, options.index, options.shards, options.memory, self._era)
         self._service = Service(
             place, self._clients, self._send, self.wake, self._about, options.token, options.client_timeout
         )
+        found = take_up(place, self._service.tables, self._clients)
+        self._router = Router(path, options.host, options.client_timeout, options.port)
+        self.ready = Ready(self._router.port, path, found.tables, found.trajectories, found.nbytes, found.damaged)
+        for descriptor in (self._router.descriptor, self._router.monitor_descriptor, self._wake_reader):
+            self._poll.register(descriptor, select.EPOLLIN)
+        self._lanes = Lanes(self._directory / LANE, self._clients, self._hear, self._poll)
         self._clients.hang_up = self._lanes.leave
         self._live: set[int] = set()
         self._heard: set[tuple[int, int, int]] = set()
@@ -95,6 +96,11 @@ class Shard:
         """End `serve` soon."""
         self._stopping = True
         self.wake()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping
 
     # The loop
 
@@ -241,7 +247,7 @@ class Shard:
             self._service.suspend(gone)
         if resumed:
             logger.info("client %s is back", client.identity.hex()[:8])
-        welcome = m.Welcome(self._identity, str(self._directory), resumed)
+        welcome = m.Welcome(self._identity, str(self._directory), resumed, self._era)
         self._send(client, _PUSH, welcome, [])
         self._service.resume(client)
 
@@ -294,6 +300,7 @@ class Shard:
             "shard": self._options.index,
             "memory_limit": self._options.memory,
             "uptime": time.time() - self._started,
+            "restarts": self._era,
             "messages": {"received": self._received, "refused": self._refused, "dropped": self._dropped},
         }
 
@@ -312,21 +319,39 @@ class Shard:
                 self._directory.parent.rmdir()
 
 
+def _say(ready: Ready) -> None:
+    with os.fdopen(os.dup(1), "wb") as out:
+        out.write(msgspec.json.encode(ready) + b"\n")
+
+
+def _end(shard: Shard) -> None:
+    """SIGTERM ends the shard when it has done what it is at, a second one at once: its memory is as after a crash."""
+    if shard.stopping:
+        os._exit(128 + signal.SIGTERM)
+    shard.stop()
+
+
 def main() -> int:
     """Serve as the supervisor says."""
-    options = msgspec.json.decode(sys.stdin.buffer.readline(), type=ShardOptions)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the supervisor too, which ends its shards
+    warm()  # before there is anything to do: a spare one is ready at once
+    line = sys.stdin.buffer.readline()
+    if not line:  # it was never needed
+        return 0
+    options = msgspec.json.decode(line, type=ShardOptions)
     logging.basicConfig(
         level=options.log_level.upper(), format=f"%(asctime)s shard {options.index} %(levelname)s %(name)s: %(message)s"
     )
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the supervisor too, which ends its shards
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else max(soft, 65536), hard))
-    warm()
-    shard = Shard(options)
-    signal.signal(signal.SIGTERM, lambda *_: shard.stop())
+    try:
+        shard = Shard(options)
+    except GearError as error:
+        _say(Ready(refused=str(error)))
+        return 1
+    signal.signal(signal.SIGTERM, lambda *_: _end(shard))
     shard.wake_on_signals()
-    with os.fdopen(os.dup(1), "wb") as out:
-        out.write(msgspec.json.encode(shard.ready) + b"\n")
+    _say(shard.ready)
     # The supervisor closes its end when it dies; nothing is ever said there again.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     try:

@@ -9,6 +9,7 @@ import numpy as np
 
 from gear.errors import GearError
 from gear.server.later import deadline_of
+from gear.server.takeup import given_back, may_lease, without_void
 from gear.transport import messages as m
 from gear.transport import wire
 
@@ -53,7 +54,9 @@ class Stores:
 
     def _lease(self, client: Client, request: int, body: m.Lease, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)
-        self._send(client, request, m.Granted(), _frames(hosted.stored.lease(row, body.blocks, body.slots)))
+        may_lease(client, hosted, row, request)
+        grant = hosted.stored.lease(row, body.blocks, body.slots, request)
+        self._send(client, request, m.Granted(), _frames(grant))
 
     def _allocate(self, client: Client, request: int, body: m.Allocate, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)
@@ -62,13 +65,16 @@ class Stores:
             if isinstance(result, GearError):
                 self._refuse(client, request, result)
             else:
+                hosted.stored.mark(result, request)
                 self._send(client, request, m.Granted(), _frames(result))
 
+        may_lease(client, hosted, row, request)
         hosted.queue.allocate(row, body.blocks, body.slots, deadline_of(body.timeout), done)
 
     def _give_back(self, client: Client, request: int, body: m.GiveBack, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)
         blocks, slots = (wire.array(frame, np.int32, m.MAX_ROWS, "GiveBack") for frame in parts[1:])
+        blocks = given_back(client, hosted, request, blocks)
         try:
             hosted.stored.give_back(row, blocks, slots)
         finally:
@@ -78,6 +84,9 @@ class Stores:
     def _commit(self, client: Client, request: int, body: m.Commit, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)
         entries, blocks, priorities = wire.commit_arrays(parts)
+        if request <= client.before:
+            may_lease(client, hosted, row, request)
+            entries, blocks, priorities = without_void(client, hosted, entries, blocks, priorities)
 
         def done(result: CommitDone | GearError) -> None:
             stored = hosted.stored
@@ -85,7 +94,7 @@ class Stores:
                 self._refuse(client, request, result, stored.committed(row))
                 return
             wanted = (0, 0) if client.silent else (body.want_blocks, body.want_slots)
-            grant = stored.lease(row, *wanted) if wanted != (0, 0) else None
+            grant = stored.lease(row, *wanted, request) if wanted != (0, 0) else None
             frames = _frames(grant) if grant is not None else [b"", b""]
             self._send(client, request, m.Committed(result.sequence, result.lost), frames)
 

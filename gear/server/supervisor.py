@@ -1,7 +1,7 @@
 """The supervisor: takes the name and the public port, starts the shards, answers discovery, cleans up.
 
-It never touches a table. If it dies, its shards go on serving the clients they have and keep the name. If one of
-several shards dies, it goes on with the others.
+It never touches a table. If it dies, its shards go on serving the clients they have, and the next supervisor of that
+name takes them over. A shard that dies is started again; the others go on meanwhile.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import zmq
 
-from gear.errors import GearError, ProtocolError, ServerConflict
-from gear.server.config import Options, ShardOptions, memory_token, shard_count
+from gear.errors import ConnectionLost, GearError, ProtocolError, ServerConflict
+from gear.server.config import Options, memory_token, shard_count
 from gear.server.declared import Creation
 from gear.server.metrics import Exporter
-from gear.server.process import ShardProcess
-from gear.server.runtime import Place, Record, shard_directory
+from gear.server.process import Adopted, ShardProcess
+from gear.server.restart import Shards
+from gear.server.runtime import Claim, Place, Record
 from gear.storage.memory import size_text
 from gear.transport import messages as m
 from gear.transport import wire
@@ -31,7 +31,6 @@ from gear.transport.channel import readable
 
 logger = logging.getLogger(__name__)
 
-_START_SECONDS = 300.0  # kernels may have to be compiled
 _STOP_SECONDS = 10.0
 
 
@@ -47,7 +46,7 @@ class Supervisor:
     Raises
     ------
     ServerConflict
-        If name or port are in use, or memory of an earlier server is kept.
+        If name or port are in use, or memory of an earlier server cannot be taken up.
     """
 
     def __init__(self, options: Options, announce: Callable[[str], None]) -> None:
@@ -56,8 +55,10 @@ class Supervisor:
         self._router = self._context.socket(zmq.ROUTER)
         self._stopping = self._serving = False
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._shards: list[ShardProcess] = []
+        self._shards: Shards | None = None
         self._place: Place | None = None
+        self._claim: Claim | None = None
+        self._port = 0
         self._exporter: Exporter | None = None
 
     def run(self) -> int:
@@ -65,18 +66,23 @@ class Supervisor:
         try:
             if threading.current_thread() is threading.main_thread():
                 for number in (signal.SIGTERM, signal.SIGINT):
-                    signal.signal(number, lambda *_: self.stop())
+                    signal.signal(number, lambda *_: self._asked_to_stop())
             port = self._bind()
             if self._options.metrics_port is not None:
                 self._exporter = Exporter(self._options, self._living, shard_count(self._options.devices))
             name = self._options.name or f"gear-{port}"
+            self._port = port
             self._place = Place(name)
-            directory = self._place.claim(self._options.discard)
-            if not self._start(name, directory):
+            count = shard_count(self._options.devices)
+            self._claim = self._place.claim(self._options.discard, count)
+            self._shards = Shards(self._options, name, self._claim)
+            self._write(name)  # whoever comes after a crash from here on finds them
+            if not self._shards.start(self._wake_reader, lambda: self._stopping):
                 return 0 if self._stopping else 1
+            self._write(name)
             address = f"{self._options.host}:{port}"
-            self._place.write(Record(str(directory), os.getpid(), [s.pid for s in self._shards], address))
-            count = len(self._shards)
+            if self._shards.found:
+                logger.warning("took up %s of %s", self._shards.found, self._claim.directory)
             memory = memory_token(self._options.memory // count)
             line = (
                 f"gear-server ready: address={address} name={name} devices={self._options.devices} "
@@ -89,6 +95,13 @@ class Supervisor:
             return self._serve(name, creation, line)
         finally:
             self._end()
+
+    def _asked_to_stop(self) -> None:
+        """The first signal ends the server in order, the second one at once: what is kept is kept as after a crash."""
+        if self._stopping and self._shards is not None:
+            for shard in self._shards.all:
+                shard.kill()
+        self.stop()
 
     def stop(self) -> None:
         """End `run` soon; from a signal handler or another thread."""
@@ -117,66 +130,50 @@ class Supervisor:
             ) from None
         return port
 
-    def _start(self, name: str, directory: Path) -> bool:
-        """Start the shards and wait until all serve; whether they do."""
-        o, count = self._options, shard_count(self._options.devices)
-        assert self._place is not None
-        for index in range(count):
-            told = ShardOptions(
-                name, o.host, index, count, str(shard_directory(directory, index, count)), o.memory // count, o.token,
-                o.log_level, o.discard, o.client_timeout,
-            )  # fmt: skip
-            self._shards.append(ShardProcess(told, self._place.descriptor))
-        deadline = time.monotonic() + _START_SECONDS
-        poll = select.poll()
-        poll.register(self._wake_reader, select.POLLIN)
-        for shard in self._shards:
-            poll.register(shard.stdout, select.POLLIN)
-        while not self._stopping and any(shard.ready is None for shard in self._shards):
-            came = dict(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
-            if not came:
-                logger.error("%s did not start within %g s", self._name_of(self._starting()), _START_SECONDS)
-                return False
-            for shard in self._shards:
-                if shard.stdout not in came:
-                    continue
-                if not shard.hear():
-                    code = shard.wait(_STOP_SECONDS)
-                    logger.error("%s ended with exit code %s before it served", self._name_of(shard), code)
-                    return False
-                if shard.ready is not None:
-                    poll.unregister(shard.stdout)
-        return not self._stopping
-
-    def _starting(self) -> ShardProcess:
-        return next(shard for shard in self._shards if shard.ready is None)
-
-    def _name_of(self, shard: ShardProcess) -> str:
-        return "the shard" if len(self._shards) == 1 else f"shard {shard.index}"
-
     def _serve(self, name: str, creation: Creation, line: str) -> int:
         """Answer discovery until told to stop or no shard is left; say `line` when the tables are there."""
-        poll, shards = select.poll(), {shard.watch(): shard for shard in self._shards}
-        for descriptor in (int(self._router.fd), self._wake_reader, *shards):
+        shards = self._shards
+        assert shards is not None
+        poll = select.poll()
+        watched: dict[int, ShardProcess | Adopted] = {shard.watch(): shard for shard in shards.all}
+        starting: dict[int, tuple[ShardProcess, float]] = {}
+        for descriptor in (int(self._router.fd), self._wake_reader, *watched):
             poll.register(descriptor, select.POLLIN)
-        while not self._stopping and shards:
+        while not self._stopping and watched:
             if not self._serving and creation.over:
                 self._announce(line)
                 self._serving = True
             self._answer_all(name)
-            came = dict(poll.poll(60_000))
+            came = dict(poll.poll(1 + shards.tend() * 1000))
             if self._wake_reader in came:
                 os.read(self._wake_reader, 4096)
-            for descriptor in came.keys() & shards.keys():
-                shard = shards.pop(descriptor)
+            for descriptor in came.keys() & starting.keys():
+                if shards.says(*starting[descriptor]):
+                    poll.unregister(descriptor)
+                    del starting[descriptor]
+            for descriptor in came.keys() & watched.keys():
+                shard = watched.pop(descriptor)
                 poll.unregister(descriptor)
-                code = shard.wait()
-                rest = f"; {len(shards)} of {len(self._shards)} shards go on serving" if shards else ""
-                logger.error(
-                    "%s died with exit code %d; this release does not start another one%s",
-                    self._name_of(shard), code, rest,
-                )  # fmt: skip
-        return 0 if len(shards) == len(self._shards) else 1
+                if starting.pop(shard.stdout, None) is not None:
+                    poll.unregister(shard.stdout)
+                successor = shards.died(shard)
+                shard.end(0.0)
+                if successor is not None:
+                    watched[successor.watch()] = successor
+                    starting[successor.stdout] = successor, time.monotonic()
+                    poll.register(successor.watch(), select.POLLIN)
+                    poll.register(successor.stdout, select.POLLIN)
+                    self._write(name)
+        return 0 if shards.complete else 1
+
+    def _write(self, name: str) -> None:
+        """Note down which processes serve, for the supervisor that comes after this one."""
+        assert self._place is not None
+        assert self._shards is not None
+        shards = self._shards.all
+        ports = [shard.address().port if shard.listed else 0 for shard in shards]
+        address = f"{self._options.host}:{self._port}"
+        self._place.write(Record(str(self._place.directory), os.getpid(), [s.pid for s in shards], address, ports))
 
     def _answer_all(self, name: str) -> None:
         router = self._router
@@ -205,28 +202,36 @@ class Supervisor:
             raise ProtocolError(f"{type(body).__name__} is for a shard; ask Discover here")
         if not hmac.compare_digest(body.token.encode(), self._options.token.encode()):
             raise wire.wrong_token(body.token)
-        return m.Discovered(name, self._options.client_timeout, self._living(), len(self._shards))
+        shards = self._living()
+        if not shards:
+            raise ConnectionLost("every shard of the server is gone; start it again")
+        return m.Discovered(name, self._options.client_timeout, shards, shard_count(self._options.devices))
 
     def _living(self) -> list[m.Shard]:
-        """How to reach the shards that serve."""
-        return [s.address() for s in self._shards if s.serves]
+        """How to reach the shards that serve, or soon will again."""
+        return [] if self._shards is None else [shard.address() for shard in self._shards.all if shard.listed]
 
     def _end(self) -> None:
         """Stop the shards, remove what is not to be kept, let the name go."""
         if self._exporter is not None:
             self._exporter.close()
-        for shard in self._shards:
+        shards = [] if self._shards is None else [shard for shard in self._shards.all if not shard.ended]
+        if self._shards is not None:
+            self._shards.dismiss()
+        for shard in shards:
             shard.terminate()
         deadline = time.monotonic() + _STOP_SECONDS
-        for shard in self._shards:
-            if not shard.end(max(0.0, deadline - time.monotonic())):
-                logger.error("%s did not end within %g s and is killed", self._name_of(shard), _STOP_SECONDS)
+        for shard in shards:
+            if not shard.end(max(0.0, deadline - time.monotonic())) and self._shards is not None:
+                name = self._shards.name_of(shard.index)
+                logger.error("%s did not end within %g s and is killed", name, _STOP_SECONDS)
         if self._place is not None:
             # What a server holds that never said it serves is nothing anybody wants back.
-            kept = self._place.leave(self._options.discard or not self._serving)
+            found = self._claim is not None and self._claim.kept
+            kept = self._place.leave(self._options.discard or not (self._serving or found))
             if kept:
                 logger.warning(
-                    "%s of tables are kept in %s; start with --discard to remove them",
+                    "%s of tables are kept in %s; the next start of that name takes them up (--discard: removes them)",
                     size_text(kept), self._place.directory,
                 )  # fmt: skip
         self._router.close(0)

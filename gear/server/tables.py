@@ -19,6 +19,7 @@ from gear.plan import Plan
 from gear.server.budget import MemoryBudget
 from gear.server.clients import Client
 from gear.storage.arrival import Places
+from gear.storage.format import Origin, show
 from gear.storage.layout import Layout
 from gear.storage.memory import size_text
 from gear.storage.queue import RequestQueue
@@ -33,12 +34,16 @@ MOST_TABLES = 256
 
 @dataclass(frozen=True)
 class Place:
-    """Where a shard is: its directory, its number among the server's, and the bytes that its tables may take."""
+    """Where a shard is: its directory, its number among the server's, and the bytes that its tables may take.
+
+    `era`: how often it was started before.
+    """
 
     directory: Path
     shard: int
     shards: int
     memory: int
+    era: int = 0
 
     @property
     def on_shard(self) -> str:
@@ -73,6 +78,12 @@ class Hosted:
         self.queue = RequestQueue(self.stored)
         self.plain = not self.stored.table.lines
         self.places = Places(self.stored.layout, self.stored.segment)
+
+    def show(self, hidden: bool) -> None:
+        """Let clients find it, unless it is to stay hidden."""
+        if self.hidden and not hidden:
+            show(self.stored.segment)
+            self.hidden = False
 
     @property
     def name(self) -> str:
@@ -179,7 +190,7 @@ class Tables:
                 "the same declaration"
             )
         if there is not None:
-            there.hidden &= hidden
+            there.show(hidden)
             made(there)
         elif birth is not None:
             birth.waiting.append((made, hidden))
@@ -229,7 +240,9 @@ class Tables:
         try:
             spread = is_spread(birth.table, birth.parts)
             path = self._place.directory / f"table-{birth.index}"
-            result = StoredTable(birth.part, birth.index, self._place.shard, path, spread)
+            origin = Origin(schema.to_bytes(birth.table), birth.number, birth.parts)
+            era = self._place.era
+            result = StoredTable(birth.part, birth.index, self._place.shard, path, spread, origin, era=era)
         except GearError as error:
             result = error
         except Exception as error:
@@ -237,6 +250,11 @@ class Tables:
             result = GearError(f"internal error of the server: {error!r}; see its log")
         self._finished.append((birth, result))
         self._wake()
+
+    def add(self, hosted: Hosted) -> None:
+        """A table is there."""
+        self._by_index[hosted.index] = self._by_name[hosted.name] = hosted
+        self.adopt(hosted)
 
     def finish(self) -> None:
         """Take in tables whose creation has ended."""
@@ -249,9 +267,9 @@ class Tables:
             else:
                 hidden = all(asked for _, asked in birth.waiting)
                 spec = schema.to_bytes(birth.table)
-                outcome = Hosted(result, birth.index, birth.table, spec, birth.number, birth.parts, hidden)
-                self._by_index[birth.index] = self._by_name[birth.table.name] = outcome
-                self.adopt(outcome)
+                outcome = Hosted(result, birth.index, birth.table, spec, birth.number, birth.parts, True)
+                outcome.show(hidden)
+                self.add(outcome)
                 logger.info("created table %s: %s", birth.table.name, size_text(birth.nbytes))
             for made, _ in birth.waiting:
                 made(outcome)

@@ -20,6 +20,7 @@ from gear.storage.fields import BEGIN, END
 from gear.storage.layout import COMMIT_ENTRY
 from gear.storage.programs import COMMIT, DRAW
 from gear.storage.queue import RequestQueue
+from gear.storage.recovery import recover
 from gear.storage.table import StoredTable
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def warm() -> None:
         stored.set_version(1)
         _grow(stored, client)
         stored.reclaim()
+        recover(stored)
         stored.fence(client)
         stored.reset()
         results += _served()
@@ -97,6 +99,8 @@ def _served() -> list[object]:
     queue.select(client, 1, 1, 60.0, time.monotonic() + 60, results.append, consumer=0)
     stored.suspend(client)
     stored.resume(client)
+    recover(stored)
+    queue.select(client, 1, 1, 60.0, time.monotonic() + 60, results.append, consumer=0)
     stored.acknowledge(client, 0, results[-1].ids)  # type: ignore[attr-defined]
     return results
 

@@ -81,9 +81,11 @@ class Weights:
     ----------
     budget : what they and the tables may take together.
     send, refuse : see `bulk`.
+    era : how often the shard was started before.
     """
 
-    def __init__(self, budget: MemoryBudget, send: Send, refuse: Refuse) -> None:
+    def __init__(self, budget: MemoryBudget, send: Send, refuse: Refuse, era: int = 0) -> None:
+        self._before = era << 32  # whoever waits for something newer than before a restart gets what comes after it
         self._budget, self._send, self._refuse = budget, send, refuse
         budget.taken_by(lambda: self.nbytes)
         self._latest: dict[str, _Version] = {}
@@ -155,7 +157,7 @@ class Weights:
         there = self._latest[name].number if name in self._latest else 0
         if asked and asked <= there:
             raise DataError(f"version {asked} of {name!r} is not newer than version {there}, which is published")
-        return asked or there + 1
+        return asked or max(there, self._before) + 1
 
     def _make_room(self, name: str, nbytes: int) -> None:
         """Have readers of replaced versions start again where their memory is needed.

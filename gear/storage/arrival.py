@@ -191,6 +191,7 @@ class Arrival:
             entries["slot"], self._targets = slots, blocks
         else:
             self._targets = self._targets_of(entries, blocks, slots)
+            self._stored.call(slots, handles[entries["flags"] & f.BEGIN != 0])
         for column, width in zip(self._places.values, self._widths(), strict=True):
             column[slots] = self._values[: len(slots), width]
         self._names.update(zip(entries["slot"].tolist(), handles.tolist(), strict=True))

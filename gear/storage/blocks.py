@@ -15,8 +15,11 @@ from gear.storage.programs import COMMIT
 
 
 @COMMIT.kernel(out_blocks=SHORTS, out_slots=SHORTS)
-def lease(segment, params, client, out_blocks, out_slots):
-    """Fill the arrays with leased blocks and slots for `client`; the caller checked that they are free."""
+def lease(segment, params, client, out_blocks, out_slots, request):
+    """Fill the arrays with leased blocks and slots for `client`; the caller checked that they are free.
+
+    request: number of its request that they are for, see `fields.GRANTED`.
+    """
     counters = int64s(segment, params, f.R_COUNTERS)
     blocks = int32s(segment, params, f.R_BLOCKS)
     slots = int64s(segment, params, f.R_SLOTS)
@@ -32,6 +35,7 @@ def lease(segment, params, client, out_blocks, out_slots):
         at = block * f.BLOCK_FIELDS
         blocks[at + f.GENERATION] += 1
         blocks[at + f.SLOT] = -1
+        blocks[at + f.ORDINAL] = request
         blocks[at + f.NEXT] = -1
         blocks[at + f.PREVIOUS] = -1
         blocks[at + f.OWNER] = client
@@ -43,6 +47,7 @@ def lease(segment, params, client, out_blocks, out_slots):
         counters[f.FREE_SLOTS] -= 1
         slots[slot * f.SLOT_FIELDS + f.STATE] = f.LEASED
         slots[slot * f.SLOT_FIELDS + f.WRITER] = client
+        slots[slot * f.SLOT_FIELDS + f.SEQUENCE] = request
         out_slots[k] = slot
     counters[f.LEASED_BLOCK_COUNT] += out_blocks.shape[0]
     counters[f.LEASED_SLOT_COUNT] += out_slots.shape[0]

@@ -16,6 +16,9 @@ from gear.storage import fields as f
 from gear.storage.directory import float64s, int32s, int64s
 from gear.storage.evict import evict, unpin
 from gear.storage.items import item_count
+from gear.storage.journal import begin as enter_change
+from gear.storage.journal import chained, stamp
+from gear.storage.journal import end as end_change
 from gear.storage.passing import insert_passes
 from gear.storage.programs import COMMIT, ENTRIES
 from gear.storage.publish import publish
@@ -146,7 +149,7 @@ def apply(segment, params, client, client_key, entries, named, priorities, lost)
     counters = int64s(segment, params, f.R_COUNTERS)
     slots = int64s(segment, params, f.R_SLOTS)
     clients = int64s(segment, params, f.R_CLIENTS)
-    mine = client * f.CLIENT_FIELDS
+    mine, steps = client * f.CLIENT_FIELDS, params[f.P_BLOCK_STEPS]
     k_block, k_priority, n_lost = 0, 0, 0
     for i in range(entries.shape[0]):
         entry = entries[i]
@@ -167,6 +170,7 @@ def apply(segment, params, client, client_key, entries, named, priorities, lost)
             trajectories = 1 if begin else 0
             if not allowed or not make_room(segment, params, -1 if begin else slot, length, trajectories, added):
                 return i, k_block, k_priority, n_lost
+        enter_change(segment, params, slot, (before + steps - 1) // steps, f.GRANTED)
         counters[f.LEASED_BLOCK_COUNT] -= added
         clients[mine + f.LEASED_BLOCKS] -= added
         counters[f.INSERTED_STEPS] += length
@@ -176,8 +180,11 @@ def apply(segment, params, client, client_key, entries, named, priorities, lost)
             counters[f.HELD_BLOCKS] += added
             counters[f.EVICTED_STEPS] += length
             slots[at + f.LENGTH] += length
+            stamp(segment, params, slot)
             lost[n_lost] = slot
             n_lost += 1
+            clients[mine + f.COMMITTED] = entry.sequence
+            end_change(segment, params)
             if end:
                 slots[at + f.WRITER] = -1
                 unpin(segment, params, slot)
@@ -197,6 +204,7 @@ def apply(segment, params, client, client_key, entries, named, priorities, lost)
             slots[at + f.ITEMS] = items_after
             slots[at + f.FLAGS] |= flags & (f.TERMINATED | f.HAS_FINAL | f.CONTINUED | f.CONTINUES)
             slots[at + f.SEQUENCE] = entry.sequence
+            stamp(segment, params, slot)
             fence()
             slots[at + f.STATE] = f.CLOSED if end else f.OPEN
             fence()
@@ -205,11 +213,11 @@ def apply(segment, params, client, client_key, entries, named, priorities, lost)
             counters[f.INSERTED_ITEMS] += items_after - items_before
             if params[f.P_SPREAD] != 0:
                 counters[f.INSERT_CREDIT] -= items_after - items_before
+            clients[mine + f.COMMITTED] = entry.sequence
+            end_change(segment, params)
             if end:
                 let_go(segment, params, slot)
                 expire_if_stale(segment, params, slot)
-        fence()
-        clients[mine + f.COMMITTED] = entry.sequence
         k_block += added
         k_priority += given
     return entries.shape[0], k_block, k_priority, n_lost
@@ -264,6 +272,8 @@ def link(segment, params, slot, begin, before, added, named):
     steps = params[f.P_BLOCK_STEPS]
     ordinal = (before + steps - 1) // steps
     previous = np.int64(-1) if begin else slots[at + f.LAST]
+    if begin:
+        slots[at + f.CHAIN] = 0
     for k in range(added):
         block = np.int64(named[k])
         record = block * f.BLOCK_FIELDS
@@ -271,6 +281,7 @@ def link(segment, params, slot, begin, before, added, named):
         blocks[record + f.ORDINAL] = ordinal + k
         blocks[record + f.NEXT] = -1
         blocks[record + f.PREVIOUS] = previous
+        slots[at + f.CHAIN] += chained(block, ordinal + k, blocks[record + f.GENERATION])
         blocks[record + f.OWNER] = -1
         if previous >= 0:
             fence()
@@ -290,11 +301,14 @@ def close_open(segment, params, slot):
     at = slot * f.SLOT_FIELDS
     before = slots[at + f.ITEMS]
     after = max(before, item_count(params, slots[at + f.LENGTH], True))
+    enter_change(segment, params, slot, params[f.P_BLOCKS], f.GRANTED)
     slots[at + f.ITEMS] = after
+    stamp(segment, params, slot)
     slots[at + f.STATE] = f.CLOSED
     publish(segment, params, slot, before, after, np.empty(0), 0, 0)
     counters[f.ITEM_COUNT] += after - before
     counters[f.INSERTED_ITEMS] += after - before
+    end_change(segment, params)
     let_go(segment, params, slot)
 
 

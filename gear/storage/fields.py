@@ -10,6 +10,8 @@ from gear.kernels.records import (
     BASE,
     BEGIN,
     BLOCK_FIELDS,
+    CHAIN,
+    CHECK,
     CLIENT,
     CONTINUED,
     CONTINUES,
@@ -21,6 +23,7 @@ from gear.kernels.records import (
     FLAGS,
     GENERATION,
     GONE,
+    HANDLE,
     HAS_FINAL,
     ITEMS,
     LAST,
@@ -44,10 +47,10 @@ from gear.kernels.records import (
 )
 
 __all__ = [
-    "BASE", "BEGIN", "BLOCK_FIELDS", "CLIENT", "CONTINUED", "CONTINUES", "CURSOR", "CURSOR_BLOCK", "END", "FAN",
-    "FIRST", "FLAGS", "GENERATION", "GONE", "HAS_FINAL", "ITEMS", "LAST", "LENGTH", "NEWER", "NEXT", "OLDER", "ORDER",
-    "ORDINAL", "OWNER", "PINS", "PREDECESSOR", "PREVIOUS", "SEQUENCE", "SLOT", "SLOT_FIELDS", "STATE", "SUCCESSOR",
-    "TERMINATED", "WRITER",
+    "BASE", "BEGIN", "BLOCK_FIELDS", "CHAIN", "CHECK", "CLIENT", "CONTINUED", "CONTINUES", "CURSOR", "CURSOR_BLOCK",
+    "END", "FAN", "FIRST", "FLAGS", "GENERATION", "GONE", "HANDLE", "HAS_FINAL", "ITEMS", "LAST", "LENGTH", "NEWER",
+    "NEXT", "OLDER", "ORDER", "ORDINAL", "OWNER", "PINS", "PREDECESSOR", "PREVIOUS", "SEQUENCE", "SLOT",
+    "SLOT_FIELDS", "STATE", "SUCCESSOR", "TERMINATED", "WRITER",
 ]  # fmt: skip
 
 ID_TABLE_SHIFT, ID_SHARD_SHIFT, ID_LOW_BITS = 55, 47, 47
@@ -73,6 +76,22 @@ TOUCHED = SEQUENCE
 MAX_SETS = 10
 """Sets of items with a sampler structure of their own: all, those of 8 requirements, those with open trajectories."""
 
+# The journal of the one change under way, int64[JOURNAL_FIELDS]: what stood there before. MARK is the slot + 1, or 0
+# when none is under way. ORDINAL_FROM: first place in the chain that is new; REQUEST: what its leases go back to.
+JOURNAL_FIELDS = 24
+(
+    J_MARK, J_SLOT, J_WRITER, J_STATE, J_LENGTH, J_ITEMS, J_FLAGS, J_SEQUENCE, J_CURSOR, J_LAST, J_CHAIN, J_CHECK,
+    J_ORDINAL_FROM, J_REQUEST, J_INSERTED, J_INSERTED_STEPS, J_INSERTED_ITEMS, J_INSERT_CREDIT, J_EVICTED_STEPS,
+    J_COMMITTED,
+) = range(20)  # fmt: skip
+
+GRANTED = -2
+"""ORDINAL of a leased block, SEQUENCE of a leased slot, that its client knows of. Else they hold the number of the
+request that it was leased for, until its answer has come; 0: leased for a purpose of the shard's own."""
+
+ERA_SHIFT, ERAS = 45, 1 << 16
+"""A pin's number has the era of its shard, how often that was started before, above these bits."""
+
 LATE_FIELDS = 2
 # Fields of a slot's late record, int64[LATE_FIELDS]: a bit for each late column that is there; how often its rows
 # changed, odd while they are being written.
@@ -81,6 +100,9 @@ LATE_BITS, LATE_CHANGES = range(LATE_FIELDS)
 # Flags of a slot only: STALE_NOW, it left the table because it was too old; DESCRIBED, the per-trajectory columns of an
 # open trajectory of the table are given.
 STALE_NOW, DESCRIBED = 64, 128
+
+UNCHECKED = STALE_NOW | DESCRIBED
+"""Flags that a slot's checksum does not cover: they change without a commit."""
 
 # Fields of a client record, int64[CLIENT_FIELDS]: identity (128 bits), last committed sequence, leases.
 ID_HIGH, ID_LOW, COMMITTED, KNOWN, LEASED_BLOCKS, LEASED_SLOTS = range(6)
@@ -109,8 +131,8 @@ REGIONS = (
     "counters", "floats", "clients", "blocks", "slots", "free_blocks", "free_slots", "live", "position",
     "starts", "tree", "mins", "raw", "times", "remover_live", "remover_position",
     "remover_starts", "remover_tree", "remover_mins", "stamps", "remover_keys", "remover_stamps", "arena",
-    "trajectories", "late", "versions", "slot_keys", "slot_stamps", "lines", "links", "claims", "acks", "units",
-    "mates",
+    "trajectories", "journal", "late", "versions", "slot_keys", "slot_stamps", "lines", "links", "claims",
+    "acks", "units", "mates",
 )  # fmt: skip
 """Regions behind the scalars, each as (offset, bytes)."""
 
@@ -162,6 +184,6 @@ CLAIM_CLIENT_BITS = 12
     R_COUNTERS, R_FLOATS, R_CLIENTS, R_BLOCKS, R_SLOTS, R_FREE_BLOCKS, R_FREE_SLOTS, R_LIVE, R_POSITION,
     R_STARTS, R_TREE, R_MINS, R_RAW, R_TIMES, R_REMOVER_LIVE, R_REMOVER_POSITION,
     R_REMOVER_STARTS, R_REMOVER_TREE, R_REMOVER_MINS, R_STAMPS, R_REMOVER_KEYS,
-    R_REMOVER_STAMPS, R_ARENA, R_TRAJECTORIES, R_LATE, R_VERSIONS, R_SLOT_KEYS, R_SLOT_STAMPS, R_LINES, R_LINKS,
-    R_CLAIMS, R_ACKS, R_UNITS, R_MATES,
+    R_REMOVER_STAMPS, R_ARENA, R_TRAJECTORIES, R_JOURNAL, R_LATE, R_VERSIONS, R_SLOT_KEYS, R_SLOT_STAMPS, R_LINES,
+    R_LINKS, R_CLAIMS, R_ACKS, R_UNITS, R_MATES,
 ) = range(len(PARAMS), len(PARAMS) + 2 * len(REGIONS), 2)  # fmt: skip

@@ -176,6 +176,12 @@ class Growing:
         opened.drop_before(self._stored.segment, self._stored.params, 1 << 62)
         self.next_expiry = float("inf")
 
+    def resume(self) -> None:
+        """Those that are there were opened before the shard was started."""
+        mine = (self._slots[:, f.STATE] == f.OPEN) & (self._slots[:, f.WRITER] == f.TABLE)
+        if mine.any():
+            self.next_expiry = (int(self._slots[mine, f.TOUCHED].min()) + self._ttl + 1000) / 1e9
+
     def _find(self, what: str, name: int) -> int:
         stored = self._stored
         slot = int(late.slot_named(stored.segment, stored.params, name))

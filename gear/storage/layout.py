@@ -59,8 +59,11 @@ from gear.storage.regions import (
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-FORMAT = 4
+FORMAT = 5
 """Version of the segment format, raised with every incompatible change."""
+
+HEADER_BYTES = 4096 + 128 * 1024
+"""Of the header of a segment."""
 
 ALIGN = 64
 HUGE_PAGE = 2 << 20
@@ -202,10 +205,11 @@ class Layout:
             regions[name] = Region(name, dtype, count, at)
             at += regions[name].nbytes
 
-        add("header", "uint8", 4096 + 64 * 1024)
+        add("header", "uint8", HEADER_BYTES)
         add("counters", "int64", f.COUNTERS)
         add("floats", "float64", f.FLOATS)
         add("clients", "int64", f.MAX_CLIENTS * f.CLIENT_FIELDS)
+        add("journal", "int64", f.JOURNAL_FIELDS)
         add("blocks", "int32", self.blocks * f.BLOCK_FIELDS)
         add("slots", "int64", self.slots * f.SLOT_FIELDS)
         add("free_blocks", "int32", self.blocks)

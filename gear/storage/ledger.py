@@ -72,6 +72,7 @@ class Ledger:
     Attributes
     ----------
     accounts : by shard.
+    unheard : shards that have inserted and not said how much since the home was started.
     """
 
     def __init__(self, table: Table, counters: npt.NDArray[np.int64], home: int) -> None:
@@ -84,6 +85,7 @@ class Ledger:
             self._low, self._high = table.limiter.bounds
         self.accounts: dict[int, Account | _Own] = {home: _Own(counters)}
         self._last = -1  # the shard that was lent to last
+        self.unheard: set[int] = set()
 
     @property
     def items(self) -> int:
@@ -109,6 +111,8 @@ class Ledger:
 
     def promise(self, want: int) -> int:
         """Promise up to `want` samples; how many."""
+        if self.unheard:
+            return 0
         given = samples_allowed.py_func(  # type: ignore[attr-defined]
             want, self._inserted, self._deleted + self._slack, int(self._counters[f.CREDITED]), self._ratio,
             self._least, self._spi, self._low,
@@ -136,7 +140,7 @@ class Ledger:
     def lend(self) -> dict[int, int]:
         """Lend what may be inserted now to the shards that wait, in turn; how much to each that gets some."""
         waiting = [shard for shard, account in sorted(self.accounts.items()) if account.want > 0]
-        if not self._ratio or not waiting:
+        if not self._ratio or not waiting or self.unheard:
             return {}
         room = min(self._room(), sum(self.accounts[shard].want for shard in waiting))
         lent = dict.fromkeys(waiting, 0)

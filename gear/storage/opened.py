@@ -17,6 +17,9 @@ from gear.storage.commit import enlist, let_go, link
 from gear.storage.directory import int32s, int64s
 from gear.storage.evict import evict, unpin
 from gear.storage.items import indices, item_count
+from gear.storage.journal import begin as enter_change
+from gear.storage.journal import end as end_change
+from gear.storage.journal import stamp
 from gear.storage.passing import insert_passes
 from gear.storage.programs import COMMIT
 from gear.storage.publish import publish
@@ -67,7 +70,7 @@ def _take(segment, params, client, slot, trajectories, steps, added, new_slot):
     short = counters[f.FREE_BLOCKS] < added or counters[f.FREE_SLOTS] < trajectories
     if short and not room_for_lease(segment, params, added, trajectories):
         return NO_ROOM, blocks
-    lease(segment, params, client, blocks, new_slot)
+    lease(segment, params, client, blocks, new_slot, 0)
     counters[f.LEASED_BLOCK_COUNT] -= added
     counters[f.LEASED_SLOT_COUNT] -= trajectories
     clients[client * f.CLIENT_FIELDS + f.LEASED_BLOCKS] -= added
@@ -90,6 +93,7 @@ def start(segment, params, client, version, now):
     slots = int64s(segment, params, f.R_SLOTS)
     slot = np.int64(new_slot[0])
     at = slot * f.SLOT_FIELDS
+    enter_change(segment, params, slot, 0, 0)
     slots[at + f.WRITER], slots[at + f.TOUCHED] = f.TABLE, now
     slots[at + f.LENGTH] = slots[at + f.ITEMS] = 0
     slots[at + f.CLIENT] = 0
@@ -100,9 +104,10 @@ def start(segment, params, client, version, now):
     join_pieces(segment, params, slot, 0, 0)
     counters[f.OPENED] += 1
     counters[f.OPENED_BLOCKS] += 1
+    stamp(segment, params, slot)
     fence()
     slots[at + f.STATE] = f.OPEN
-    fence()
+    end_change(segment, params)
     return FINE, slot
 
 
@@ -110,6 +115,15 @@ def start(segment, params, client, version, now):
 def _blocks_of(params, length):
     """Blocks of an open trajectory of that many rows: never none."""
     return max(1, (length + params[f.P_BLOCK_STEPS] - 1) // params[f.P_BLOCK_STEPS])
+
+
+@kernel
+def _link(segment, params, slot, length, added, blocks):
+    """Add leased blocks to the chain, behind `length` rows."""
+    enter_change(segment, params, slot, (length + params[f.P_BLOCK_STEPS] - 1) // params[f.P_BLOCK_STEPS], 0)
+    link(segment, params, slot, False, length, added, blocks)
+    stamp(segment, params, slot)
+    end_change(segment, params)
 
 
 @COMMIT.kernel()
@@ -122,7 +136,7 @@ def make_longer(segment, params, client, slot, rows):
         return fault
     fault, blocks = _take(segment, params, client, slot, 0, rows, added, np.empty(0, np.int32))
     if fault == FINE:
-        link(segment, params, slot, False, max(length, 1), added, blocks)
+        _link(segment, params, slot, max(length, 1), added, blocks)
         int64s(segment, params, f.R_COUNTERS)[f.OPENED_BLOCKS] += added
     return fault
 
@@ -135,12 +149,14 @@ def lengthen(segment, params, slot, rows, now):
     at = slot * f.SLOT_FIELDS
     last = head(params, params[f.P_SETS] - 1)
     before = items_in(segment, last, slot)
-    fence()
+    enter_change(segment, params, slot, params[f.P_BLOCKS], 0)
     slots[at + f.LENGTH] += rows
     slots[at + f.TOUCHED] = now
+    stamp(segment, params, slot)
     counters[f.STORED_STEPS] += rows
     counters[f.INSERTED_STEPS] += rows
     counters[f.OPENED_STEPS] += rows
+    end_change(segment, params)
     if last[f.P_WITH_OPEN] != 0:
         after = items_in(segment, last, slot)
         if after > before:
@@ -163,7 +179,7 @@ def ready(segment, params, client, slot, final):
         return FINE
     fault, taken = _take(segment, params, client, slot, 0, 0, added, np.empty(0, np.int32))
     if fault == FINE:
-        link(segment, params, slot, False, length, added, taken)
+        _link(segment, params, slot, length, added, taken)
         int64s(segment, params, f.R_COUNTERS)[f.OPENED_BLOCKS] += added
     return fault
 
@@ -190,9 +206,11 @@ def seal(segment, params, slot, flags, priorities):
     slots = int64s(segment, params, f.R_SLOTS)
     at = slot * f.SLOT_FIELDS
     n = item_count(params, slots[at + f.LENGTH], True)
+    enter_change(segment, params, slot, params[f.P_BLOCKS], 0)
     _close(segment, params, slot)
     slots[at + f.ITEMS] = n
     slots[at + f.FLAGS] |= flags
+    stamp(segment, params, slot)
     fence()
     slots[at + f.STATE] = f.CLOSED
     fence()
@@ -201,6 +219,7 @@ def seal(segment, params, slot, flags, priorities):
     counters[f.INSERTED_ITEMS] += n
     if params[f.P_SPREAD] != 0:
         counters[f.INSERT_CREDIT] -= n
+    end_change(segment, params)
     let_go(segment, params, slot)
     expire_if_stale(segment, params, slot)
 

@@ -19,6 +19,7 @@ from gear.batch import NO_NEIGHBOURS
 from gear.errors import PinLost
 from gear.storage import fields as f
 from gear.storage import settle
+from gear.storage.fields import ERA_SHIFT, ERAS
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -63,15 +64,19 @@ class Pin:
 class Pins:
     """The pins of one table."""
 
-    def __init__(self, segment: npt.NDArray[np.uint8], layout: Layout, claims: Claims | None = None) -> None:
+    def __init__(
+        self, segment: npt.NDArray[np.uint8], layout: Layout, claims: Claims | None = None, era: int = 0
+    ) -> None:
         self._claims = claims
         self._segment, self._params, self._layout = segment, layout.params, layout
         self._blocks, self._slots = layout.view(segment, "blocks"), layout.view(segment, "slots")
         self._counters = layout.view(segment, "counters")
         self._pins: dict[int, Pin] = {}
         self._of: dict[int, set[int]] = {}
-        # Where numbers start is random: a selection of another server, or of one before a restart, is told apart.
-        self._numbers = itertools.count(1 + secrets.randbits(61))
+        # Where numbers start is random: a selection of another server is told apart, one before a restart by its era.
+        self._numbers = itertools.count(1 + (era % ERAS << ERA_SHIFT) + secrets.randbits(ERA_SHIFT - 8))
+        self._haunted: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        self._expected: set[int] = set()
         self.next_expiry = float("inf")
         """`time.time()` of the next deadline."""
         self.stirred = False
@@ -81,6 +86,20 @@ class Pins:
 
     def __len__(self) -> int:
         return len(self._pins)
+
+    def haunt(self, slots: npt.NDArray[np.int64], clients: set[int]) -> None:
+        """Slots (int64[N]) that one of these clients may be reading since before a restart stay until all say no."""
+        self._haunted, self._expected = slots, set(clients)
+        self.laid(-1)
+
+    def laid(self, client: int) -> bool:
+        """The client reads nothing of before the restart any more; whether slots were let go of thereby."""
+        self._expected.discard(client)
+        if self._expected or not len(self._haunted):
+            return False
+        settle.release_slots(self._segment, self._params, self._haunted.astype(np.int32))
+        self._haunted = self._haunted[:0]
+        return True
 
     def add(
         self,

@@ -84,7 +84,8 @@ def structure_arrays(table: Table, items: int, units: int, slots: int, beside: b
 def sampler_arrays(table: Table, items: int, units: int, slots: int) -> list[Array]:
     """Arrays per item, or per unit (block or slot) of a `Uniform` sampler."""
     sampler = table.sampler
-    computed = isinstance(sampler, Prioritized) and sampler.alpha != 0 and not table.max_times_sampled
+    once = table.max_times_sampled or table.distinct  # leaves are out of the tree meanwhile, and come back from these
+    computed = isinstance(sampler, Prioritized) and sampler.alpha != 0 and not once
     raw = isinstance(table.remover, _BY_PRIORITY) or (isinstance(sampler, _BY_PRIORITY) and not computed)
     return [
         *structure_arrays(table, items, units, slots),

@@ -31,6 +31,7 @@ from gear.storage.growing import Growing
 from gear.storage.layout import Grant, Layout
 from gear.storage.passing import insert_passes
 from gear.storage.pins import Pins
+from gear.storage.recovery import recover
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gear.plan import Plan
+    from gear.storage.recovery import Found
 
 
 @dataclass(eq=False, slots=True)
@@ -61,6 +63,16 @@ class StoredTable:
         Shared segment to create; None for private memory.
     spread : bool
         See `Layout`.
+    origin : Origin, optional
+        What the segment is a part of, for whoever finds it.
+    kept : bool
+        Whether the segment is there already and is taken up (`gear.storage.recovery`).
+    era : int
+        How often its shard was started before; part of the numbers of pins.
+
+    Attributes
+    ----------
+    found : what a kept segment held, None for a new one.
 
     Raises
     ------
@@ -69,15 +81,27 @@ class StoredTable:
     """
 
     def __init__(
-        self, table: Table, index: int = 0, shard: int = 0, path: Path | None = None, spread: bool = False
+        self,
+        table: Table,
+        index: int = 0,
+        shard: int = 0,
+        path: Path | None = None,
+        spread: bool = False,
+        origin: format.Origin | None = None,
+        kept: bool = False,
+        era: int = 0,
     ) -> None:
         self.table, self.path = table, path
         self.layout = Layout(table, index, shard, spread=spread)
         owner = f"table {table.name!r}"
         size = self.layout.nbytes
-        self.segment = memory.create(path, size, owner) if path else memory.anonymous(size, owner)
+        if kept:
+            assert path is not None
+            self.segment = memory.attach(path, size)
+        else:
+            self.segment = memory.create(path, size, owner) if path else memory.anonymous(size, owner)
+            format.start(self.segment, self.layout, origin)
         self.params = self.layout.params
-        format.start(self.segment, self.layout)
         self.counters = self.layout.view(self.segment, "counters")
         self._floats = self.layout.view(self.segment, "floats")
         self._blocks = self.layout.view(self.segment, "blocks")
@@ -89,8 +113,23 @@ class StoredTable:
         self._rows_of: dict[bytes, int] = {}
         self.claims = Claims(self.segment, self.layout) if table.lines else None
         self.groups = GroupBook(self.segment, self.layout, self.claims) if self.claims and table.group_size else None
-        self.pins = Pins(self.segment, self.layout, self.claims)
+        self.pins = Pins(self.segment, self.layout, self.claims, era)
         self.growing = Growing(self)
+        self.found: Found | None = None
+        if kept:
+            self.take_up()
+
+    def take_up(self) -> None:
+        """Make all that is not in the segment anew; its clients are silent until they come back."""
+        self.found = recover(self)
+        known = np.flatnonzero(self.records[:, f.KNOWN])
+        for row in range(int(known.max(initial=-1)) + 1):
+            parts = (int(self.records[row, at]).to_bytes(8, "little", signed=True) for at in (f.ID_HIGH, f.ID_LOW))
+            key = b"".join(parts)
+            if not self.records[row, f.KNOWN]:  # the shard died while somebody was given the row of one that had left
+                key = b"nobody, row " + row.to_bytes(4, "little")
+            self._rows_of[key], self.clients[row] = row, Client(key, suspended=True, fenced=True)
+        self.growing.resume()
 
     # Clients
 
@@ -110,7 +149,8 @@ class StoredTable:
                 del self._rows_of[old.key]
             high, low = (int.from_bytes(part, "little", signed=True) for part in (key[:8], key[8:]))
             self.records[row] = 0
-            self.records[row, [f.ID_HIGH, f.ID_LOW, f.KNOWN]] = high, low, 1
+            self.records[row, [f.ID_HIGH, f.ID_LOW]] = high, low
+            self.records[row, f.KNOWN] = 1
             self._rows_of[key] = row
             self.clients[row] = Client(key)
         self.resume(row)
@@ -151,6 +191,7 @@ class StoredTable:
         if self.claims is not None:
             self.claims.forget(client)
         self.pins.drop(client)
+        self.pins.laid(client)
         for slot in np.flatnonzero(self._slots[:, f.WRITER] == client):
             if self._slots[slot, f.STATE] == f.OPEN:
                 commits.close_open(self.segment, self.params, int(slot))
@@ -171,13 +212,16 @@ class StoredTable:
 
     # Leases
 
-    def lease(self, client: int, blocks: int, slots: int) -> Grant:
-        """Lease up to that many from the reserve; fewer when the client's share is used."""
+    def lease(self, client: int, blocks: int, slots: int, request: int = 0) -> Grant:
+        """Lease up to that many from the reserve; fewer when the client's share is used.
+
+        request: number of the client's request that they answer, 0 if the client is not to know of them.
+        """
         share = self._share()
         record = self.records[client]
         blocks = max(0, min(blocks, share - int(record[f.LEASED_BLOCKS]), int(self.counters[f.FREE_BLOCKS])))
         slots = max(0, min(slots, share - int(record[f.LEASED_SLOTS]), int(self.counters[f.FREE_SLOTS])))
-        return self._lease(client, blocks, slots)
+        return self._lease(client, blocks, slots, request)
 
     def allocate(self, client: int, blocks: int, slots: int) -> Grant | None:
         """Lease exactly that many for a commit that follows, evicting for them; None: wait for readers.
@@ -197,11 +241,20 @@ class StoredTable:
             return None
         return self._lease(client, blocks, slots)
 
-    def _lease(self, client: int, blocks: int, slots: int) -> Grant:
+    def _lease(self, client: int, blocks: int, slots: int, request: int = 0) -> Grant:
         grant = Grant(np.empty(blocks, np.int32), np.empty(slots, np.int32))
         if blocks or slots:
-            lease(self.segment, self.params, client, grant.blocks, grant.slots)
+            lease(self.segment, self.params, client, grant.blocks, grant.slots, request & 0x7FFFFFFF)
         return grant
+
+    def mark(self, grant: Grant, request: int) -> None:
+        """Note which request of its client a grant answers."""
+        self._blocks[grant.blocks, f.ORDINAL] = request & 0x7FFFFFFF
+        self._slots[grant.slots, f.SEQUENCE] = request & 0x7FFFFFFF
+
+    def call(self, slots: npt.NDArray[np.int32], handles: npt.NDArray[np.int32]) -> None:
+        """Note the numbers that a client which maps no memory has for its slots."""
+        self._slots[slots, f.HANDLE] = handles
 
     def give_back(self, client: int, blocks: npt.NDArray[np.int32], slots: npt.NDArray[np.int32]) -> None:
         """End leases that were not used.
@@ -218,6 +271,14 @@ class StoredTable:
     def end_leases(self, client: int, blocks: npt.NDArray[np.int32], slots: npt.NDArray[np.int32]) -> int:
         """End those leases that are the client's; returns how many are not."""
         return int(end_leases(self.segment, self.params, client, blocks, slots))
+
+    def retract(self, client: int, request: int) -> None:
+        """The client asks again what it asked before a restart: end what it was leased then and never heard of."""
+        mine, request = self._blocks[:, f.OWNER] == client, request & 0x7FFFFFFF
+        blocks = np.flatnonzero(mine & (self._blocks[:, f.ORDINAL] == request)).astype(np.int32)
+        leased = (self._slots[:, f.STATE] == f.LEASED) & (self._slots[:, f.WRITER] == client)
+        slots = np.flatnonzero(leased & (self._slots[:, f.SEQUENCE] == request)).astype(np.int32)
+        self.end_leases(client, blocks, slots)
 
     def recall_leases(self) -> list[tuple[int, int]]:
         """(client, blocks beyond its share) for each connected client that should give some back."""

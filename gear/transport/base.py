@@ -385,6 +385,11 @@ class Session(Service, Protocol):
         """Whether the shard is known to be gone."""
         ...
 
+    @property
+    def away(self) -> bool:
+        """Whether the shard cannot be reached now and may be back soon."""
+        ...
+
 
 def table_not_found(name: str | None, known: Sequence[str] | dict[str, Any]) -> TableNotFound:
     """The error for a table that is not there or not named."""

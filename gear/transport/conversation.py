@@ -97,7 +97,7 @@ class Conversation:
     ) -> Call:
         """Send a request, with the releases gathered so far; its answer comes to `Call.answer`."""
         self.check()
-        self._number = number = self._number + 1
+        self._number = self.link.sent = number = self._number + 1
         calls = self._calls
         answered = next(iter(calls)) if calls else number
         header = encode(m.Envelope(m.PROTOCOL, number, answered, self.releases, body))  # type: ignore[arg-type]
@@ -291,10 +291,14 @@ class Conversation:
             if self.link.lost is not None:
                 self.fail(self.link.lost)
                 return
+            if self.link.restarted:
+                self.releases.clear()  # of pins that ended with the shard
             for call in self._calls.values():
                 if self.link.send(call.parts):
                     self._stuck()
                 call.sent = True
+            if self.link.restarted and self._error is None:
+                self.post(m.Releases())  # the shard is to hear that we know
         elif isinstance(body, (m.Recall, m.Revoke, m.Lend)):
             self._on_push(body)
         elif isinstance(body, m.Failed) and self.link.greeting:

@@ -1,7 +1,8 @@
 """The door file: proof that two processes share memory, and that either of them is still alive.
 
-A shard's directory in the shared-memory filesystem holds a `door` (16 random bytes, locked by the shard as
-long as it lives) and one locked file per client. A lock ends when the last process that holds it dies, also
+A shard's directory in the shared-memory filesystem holds a `door` (16 random bytes and how often the shard was started
+before, locked by the shard as long as it lives) and one locked file per client. A door that nobody holds is that of a
+shard which may be started again; it goes with the directory. A lock ends when the last process that holds it dies, also
 by SIGKILL, and never while a process is merely stopped; a fork inherits it as it inherits the mapping.
 """
 
@@ -9,14 +10,21 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
+import struct
+import time
 import weakref
 from pathlib import Path
 
-from gear.errors import ConnectionLost
+from gear.errors import ConnectionLost, ServerConflict
 
 DOOR = "door"
 CLIENTS = "clients"
 NONCE_BYTES = 16
+_LOOKED_AT = 5.0
+"""Seconds after which a door that is held is somebody's: looking at it takes microseconds."""
+
+_ERA = struct.Struct("<q")
 
 
 def locked_file(path: Path, content: bytes = b"") -> int:
@@ -26,6 +34,42 @@ def locked_file(path: Path, content: bytes = b"") -> int:
     if content:
         os.write(descriptor, content)
     return descriptor
+
+
+def take_door(path: Path) -> tuple[int, bytes, int]:
+    """The door of a shard: made, or that of one that has died. Its descriptor, nonce, and how many came before.
+
+    Raises
+    ------
+    ServerConflict
+        If a living process holds it.
+    """
+    try:
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        return locked_file(path, nonce + bytes(_ERA.size)), nonce, 0
+    except FileExistsError:
+        pass
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    if not _taken(descriptor):
+        os.close(descriptor)
+        raise ServerConflict(f"another process serves what lies in {path.parent}")
+    content = os.pread(descriptor, NONCE_BYTES + _ERA.size, 0)
+    era = _ERA.unpack(content[NONCE_BYTES:])[0] + 1 if len(content) == NONCE_BYTES + _ERA.size else 1
+    os.pwrite(descriptor, _ERA.pack(era), NONCE_BYTES)
+    return descriptor, content[:NONCE_BYTES], era
+
+
+def _taken(descriptor: int) -> bool:
+    """Lock an open file that nobody holds for good: whoever looks whether it is held does so for a moment."""
+    deadline = time.monotonic() + _LOOKED_AT
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.001)  # a wait that ends by itself: the system offers a lock, or a deadline, not both
 
 
 def is_held(descriptor: int) -> bool:
@@ -70,6 +114,15 @@ class Door:
     def alive(self) -> bool:
         """Whether the shard's process lives (it may be stopped)."""
         return is_held(self._descriptor)
+
+    @property
+    def stands(self) -> bool:
+        """Whether the door is still there: what it led to is kept, and the shard may be started again."""
+        try:
+            there = os.stat(self.directory / DOOR)
+        except OSError:
+            return False
+        return there.st_ino == os.fstat(self._descriptor).st_ino
 
     def enter(self, client: bytes) -> None:
         """Hold this client's lock file."""

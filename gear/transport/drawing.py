@@ -169,7 +169,7 @@ class Drawing:
     def _take(self, shard: int, call: Call, deadline: float) -> tuple[Selection, Mass]:
         session, opened = self._several.session(shard), self._table.opened[shard]
         index = opened.layout.index
-        session.answer(call, "select", deadline, lambda late: session.unwanted(index, late))
+        session.answer_soon(call, "select", deadline, lambda late: session.unwanted(index, late))
         answer: m.Selected = expect(call, m.Selected)
         return session.selected(opened, call), Mass(answer.mass, answer.items, answer.smallest)
 
@@ -216,7 +216,7 @@ class Drawing:
         if home is None or self._asked is not None or self._credit is not None:
             return
         left = None if deadline == float("inf") else max(0.0, deadline - time.monotonic())
-        if home not in self._several.holding(self._table):
+        if home not in self._several.living:
             raise ConnectionLost(
                 f"shard {home}, the home of the limiter of table {self._table.table.name!r}, is gone: nothing can be "
                 "sampled from it; start the server again"

@@ -44,7 +44,7 @@ class Each:
         return living
 
     def holding(self, table: SpreadTable) -> dict[int, Path]:
-        """The sessions of the living shards that hold a part of the table.
+        """The sessions of the living shards that hold a part of the table; those being started again are left out.
 
         Raises
         ------
@@ -54,7 +54,7 @@ class Each:
         living = {shard: session for shard, session in self.living.items() if shard in table.opened}
         if not living:
             raise ConnectionLost(f"every shard that held table {table.table.name!r} is gone; start the server again")
-        return living
+        return {shard: session for shard, session in living.items() if not session.away} or living
 
     def session(self, shard: int) -> Path:
         """The session with a shard, alive or not."""

@@ -120,6 +120,11 @@ class InprocSession(CommitsLocally, LaterLocally, Mapped, InprocWeights):
         """Never: the tables live as long as this process."""
         return False
 
+    @property
+    def away(self) -> bool:
+        """Never."""
+        return False
+
     def select(self, table: OpenTable, wanted: Wanted, timeout: float | None) -> Selection:
         """Draw and pin items of a set."""
         deadline = deadline_of(timeout)

@@ -42,6 +42,9 @@ class Link:
     reconnects : how often the link was made anew.
     lost : why it will not be made again.
     down_since : when it broke; None while it is up or was not yet.
+    restarted : whether another process serves the memory since the last welcome.
+    sent : number of the last request.
+    void : entries of unanswered commits that were withdrawn, which a shard that was started anew does not know.
     """
 
     def __init__(
@@ -56,6 +59,8 @@ class Link:
     ) -> None:
         self.endpoint, self._bulk = endpoint, bulk
         self.down_since: float | None = None
+        self.restarted = False
+        self.sent, self.void = 0, list[m.Void]()
         self.welcome: m.Welcome | None = None
         self.lost: GearError | None = None
         self.reconnects = 0
@@ -143,11 +148,12 @@ class Link:
         before = self.welcome
         if before is not None and (before.server != welcome.server or not welcome.resumed):
             self.lost = ConnectionLost(
-                "the server was started anew or has given this client up; what was not acknowledged may be lost: "
-                "connect anew"
+                "the server was started with other memory or has given this client up; what was not acknowledged may "
+                "be lost: connect anew"
             )
             return
         self.reconnects += before is not None
+        self.restarted = before is not None and before.era != welcome.era
         self.welcome, self._state, self._backoff = welcome, _UP, _FIRST_BACKOFF
         self.down_since = None
         if self._lane:
@@ -163,7 +169,7 @@ class Link:
         self._channel = Channel(self.endpoint, self._heartbeat, self._bell, self._bulk)
         self._state, self._due = _GREETING, now + _GREETING_SECONDS
         self.attempts += 1
-        hello = m.Hello(self._identity, self._token, self.attempts)
+        hello = m.Hello(self._identity, self._token, self.attempts, self.sent, self.void)
         self._channel.send([encode(m.Envelope(m.PROTOCOL, 0, 0, [], hello))])
         self.ring()  # whoever sleeps does so on the connection before
 

@@ -25,6 +25,9 @@ Seconds = Annotated[float, Meta(ge=0.0, le=1e10)]
 Identity = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Name = Annotated[str, Meta(max_length=128)]
 Text = Annotated[str, Meta(max_length=4096)]
+Void = tuple[Index, Number, Number]
+"""Table, first and last commit entry: withdrawn."""
+
 Release = tuple[Index, Number, bool]
 """A hold that ended: table, pin, delivered."""
 

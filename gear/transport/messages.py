@@ -28,6 +28,7 @@ from gear.transport.message import (
     Shape,
     Share,
     Text,
+    Void,
 )
 from gear.transport.messages_late import (
     Append,
@@ -101,16 +102,18 @@ __all__ = [
     "Store",
     "Text",
     "Version",
+    "Void",
 ]  # fmt: skip
 """What stands in other files and belongs here too; everything below does as well."""
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of the wire, raised with every incompatible change."""
 
 MAX_ENTRIES = 4096
 MAX_ROWS = 1 << 24
 MAX_FRAME = 8 * MAX_ROWS
 MAX_RELEASES = 1 << 16
+MAX_VOIDS = 1 << 10
 
 FORGET = 5
 """Client timeouts after which a silent client that maps no memory is given up, by both ends."""
@@ -125,11 +128,16 @@ class Discover(Message, tag=1):
 
 
 class Hello(Message, tag=2):
-    """First on every connection; the same identity on a later one resumes the client. `attempt` rises."""
+    """First on every connection; the same identity on a later one resumes the client. `attempt` rises.
+
+    `sent`: number of its last request so far; `void`: what was withdrawn of commits that it may send again.
+    """
 
     client: Identity
     token: Text
     attempt: Number
+    sent: Number = 0
+    void: Annotated[list[Void], Meta(max_length=MAX_VOIDS)] = []
 
 
 class Attach(Message, tag=3):
@@ -350,11 +358,16 @@ class Discovered(Message, tag=101):
 
 
 class Welcome(Message, tag=102):
-    """`server` is new with every start; `resumed` tells whether the client was known."""
+    """`server` stands for the memory it serves; `resumed` tells whether the client was known.
+
+    `era`: how often a shard that served this memory was started before. Another one than at the last greeting means
+    that pins, claims and requests of before are gone; what is sent again is done once.
+    """
 
     server: Identity
     directory: Text
     resumed: bool
+    era: Number = 0
 
 
 class Done(Message, tag=103):

@@ -38,7 +38,7 @@ def connect(
     try:
         for shard in found.shards:
             session = sessions[shard.index] = open_session(shard, host, token, found.heartbeat, deadline, path)
-            if found.count > 1 and isinstance(session, TcpSession):
+            if isinstance(session, TcpSession):
                 session.listed = _Listed(address, token, shard)
     except BaseException:
         for session in sessions.values():
@@ -55,12 +55,12 @@ class _Listed:
     def __init__(self, address: str, token: str, shard: Shard) -> None:
         self._address, self._token, self._shard = address, token, shard
 
-    def __call__(self) -> bool:
-        """Whether it has, as far as one can know."""
+    def __call__(self) -> bool | None:
+        """Whether it has; None if it does not answer."""
         try:
             return self._shard in discover(self._address, self._token, _ASKING_SECONDS).shards
         except GearError:
-            return True
+            return None
 
 
 def open_session(

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gear.errors import Closed, ConnectionLost, GearError, ProtocolError
+from gear.storage.fields import ERA_SHIFT, ERAS
 from gear.transport import messages as m
 from gear.transport.attendant import PROMPT, Attendant
 from gear.transport.base import OpenTable
@@ -118,6 +119,21 @@ class Remote(ABC):
             self._attendant = Attendant(self)
             talk.on_stuck = self._attendant.wake
             return talk
+
+    @property
+    def away(self) -> bool:
+        """Whether the shard cannot be reached now and may be back soon: it is being started again."""
+        talk = self._talk
+        return talk is not None and not talk.link.up and talk.link.down_since is not None and not self._present()
+
+    def _present(self) -> bool:
+        """Whether the shard is known to be there though the connection is broken."""
+        return False
+
+    def _outlived(self, pin: int) -> bool:
+        """Whether the shard was started anew since it gave out a pin."""
+        welcome = None if self._talk is None else self._talk.link.welcome
+        return welcome is not None and pin >> ERA_SHIFT != welcome.era % ERAS
 
     @property
     def lost(self) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 
 from gear import schema
 from gear.batch import NO_NEIGHBOURS, Selection, Update
-from gear.errors import DeadlineExceeded, PinLost, ProtocolError
+from gear.errors import ConnectionLost, DeadlineExceeded, PinLost, ProtocolError
 from gear.parts import is_spread, part
 from gear.storage.layout import Layout
 from gear.transport import messages as m
@@ -91,6 +91,21 @@ class RemoteSession(LaterSession, RemoteWeights):
     def answer(self, call: Call, what: str, deadline: float, undo: Callable[[Call], None] | None = None) -> Call:
         """Wait for the answer to a request; see `Conversation.ask`. Errors name `what`."""
         with self._talking() as talk:
+            return talk.answer(call, what, deadline, undo)
+
+    def answer_soon(self, call: Call, what: str, deadline: float, undo: Callable[[Call], None] | None = None) -> Call:
+        """The same, but a shard that is away is not waited for.
+
+        Raises
+        ------
+        ConnectionLost
+            If it is; an answer that comes later is given to `undo`.
+        """
+        with self._talking() as talk:
+            talk.until(lambda: call.done or self.away, deadline)
+            if not call.done and self.away:
+                talk.abandon(call, undo)
+                raise ConnectionLost(f"{what}: the shard is being started again")
             return talk.answer(call, what, deadline, undo)
 
     def await_answer(self, call: Call, deadline: float) -> bool:
@@ -200,6 +215,8 @@ class RemoteSession(LaterSession, RemoteWeights):
                     "they are withdrawn if it has not committed them when it answers again"
                 ) from None
             answer: m.Withdrawn = expect(call, m.Withdrawn)
+            if answer.dropped and box.flying:
+                talk.link.void = [*talk.link.void[1 - m.MAX_VOIDS :], (box.index, first, last)]
             return dropped + answer.dropped
 
     def committed(self, table: OpenTable) -> int:
@@ -302,7 +319,7 @@ class RemoteSession(LaterSession, RemoteWeights):
         """Join the pin of a selection."""
         index = table.layout.index
         with self._talking() as talk:
-            if (index, selection.pin) in self._revoked:
+            if self.revoked(table, selection):
                 raise PinLost(f"pin {selection.pin} of table {selection.table!r} was taken back; select again")
             undo = lambda call: talk.releases.append((index, selection.pin, False))
             talk.ask(m.Hold(index, selection.pin), deadline_of(LEAST), undo=undo)
@@ -321,7 +338,7 @@ class RemoteSession(LaterSession, RemoteWeights):
 
     def revoked(self, table: OpenTable, selection: Selection) -> bool:
         """Whether the shard has taken the pin back."""
-        return (table.layout.index, selection.pin) in self._revoked
+        return (table.layout.index, selection.pin) in self._revoked or self._outlived(selection.pin)
 
     def update_priorities(
         self,

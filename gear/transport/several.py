@@ -264,19 +264,21 @@ class Several(Each):
         priorities: npt.NDArray[np.float64],
         timeout: float | None,
     ) -> Update:
-        """Set raw priorities, each on its shard; those of items on a shard that is gone are stale."""
+        """Set raw priorities, each on its shard; of items on a shard that is gone, or not back yet, they are stale."""
         spread = _spread(table)
         shards = ids >> ID_SHARD_SHIFT & 0xFF
         bodies: dict[int, m.Message] = {}
         frames: dict[int, tuple[bytes, ...]] = {}
-        living = self.holding(spread)
+        living, present = self.living, self.holding(spread)
         for shard in np.unique(shards).tolist():
-            if shard in living:
+            if shard in living and shard in spread.opened:
                 mine = shards == shard
                 bodies[shard] = m.Update(spread.opened[shard].layout.index)
                 frames[shard] = ids[mine].astype(np.int64).tobytes(), priorities[mine].astype(np.float64).tobytes()
         applied = 0
-        for answer in self.answers(self.post_each(bodies, frames), "update", deadline_of(timeout)).values():
+        calls = self.post_each(bodies, frames)  # a shard that is being started again gets them then: not waited for
+        calls = {shard: call for shard, call in calls.items() if shard in present}
+        for answer in self.answers(calls, "update", deadline_of(timeout)).values():
             if isinstance(answer, ConnectionLost):
                 continue
             if isinstance(answer, GearError):

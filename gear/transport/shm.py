@@ -6,6 +6,7 @@ ends know that memory is shared when the client has read a nonce through it.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,8 +61,15 @@ class ShmSession(RemoteSession, Mapped):
             self._door.leave()
             self._door = None
 
+    def _present(self) -> bool:
+        return self._door is not None and self._door.alive
+
     def _alive(self) -> bool:
-        return self._door is None or self._door.alive
+        if self._door is None or self._door.alive:
+            return True
+        down = None if self._talk is None else self._talk.link.down_since
+        waited = 0.0 if down is None else time.monotonic() - down
+        return waited < m.FORGET * self._heartbeat and self._door.stands  # it may be started again
 
     def _box(self, talk: Conversation, table: OpenTable) -> Outbox:
         return Outbox(talk, table)

@@ -51,8 +51,8 @@ MESSAGE = 1 << 20
 TOGETHER = 1 << 16
 """Bytes of neighbouring blocks from which they are sent from where they lie."""
 
-REFUSED = 1.0
-"""Seconds after a break that nobody may listen at the shard's port: who listens again by then was only restarted."""
+REFUSED = 15.0
+"""Seconds after a break that nobody may listen at the shard's port, nor answer for it: the server may be restarted."""
 
 _PLANS = 1024
 """Kept: where a batch comes from several shards, its parts have many sizes."""
@@ -63,8 +63,8 @@ class TcpSession(RemoteSession):
 
     path = "tcp"
     bulk = True
-    listed: Callable[[], bool] = staticmethod(lambda: True)
-    """Whether the server still lists this shard, or cannot be asked; where there is only one, nobody needs to."""
+    listed: Callable[[], bool | None] = staticmethod(lambda: None)
+    """Whether the server still lists this shard, which may be being started again; None if it cannot be asked."""
 
     def _start_afresh(self) -> None:
         super()._start_afresh()
@@ -73,14 +73,18 @@ class TcpSession(RemoteSession):
         self._plans: dict[tuple[int, m.Shape, int], Plan] = {}
 
     def _alive(self) -> bool:
-        """One that its server misses is dead, and one where nobody listens; long silence gives this client up."""
+        """One that its server does not list is dead, and one where nobody listens and nobody can be asked for long.
+
+        Long silence gives this client up.
+        """
         down = None if self._talk is None else self._talk.link.down_since
         if down is None:
             return True
         silent = time.monotonic() - down
-        if silent >= m.FORGET * self._heartbeat or not self.listed():
+        if silent >= m.FORGET * self._heartbeat:
             return False
-        return silent < REFUSED or not refuses(self._endpoint)
+        listed = self.listed()
+        return listed if listed is not None else silent < REFUSED or not refuses(self._endpoint)
 
     def _box(self, talk: Conversation, table: OpenTable) -> StagedOutbox:
         return StagedOutbox(talk, table)
@@ -197,9 +201,12 @@ class TcpSession(RemoteSession):
         """Wait for the piece asked for first, and copy it to its place."""
         items, call = flying.popleft()
         with self._talking() as talk:
-            if not talk.until(lambda: call.done, deadline_of(LEAST)):
+            if not talk.until(lambda: call.done or self.away, deadline_of(LEAST)):
                 raise DeadlineExceeded(f"collect: the server sent no rows for {LEAST:g} s")
             talk.used = time.monotonic()
+            if not call.done:
+                talk.abandon(call, None)
+                raise PinLost("the shard is being started again; select again")
         if isinstance(call.answer, m.Failed):
             raise call.answer.error()
         expect(call, m.Gathered)

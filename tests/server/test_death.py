@@ -1,4 +1,4 @@
-"""One shard of two is killed: the other goes on serving, clients go on with it, and everybody is told."""
+"""One shard of two is killed and not started again: the other goes on serving, clients with it; everybody is told."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from gear.toml import from_toml, to_toml
 from gear.transport.discovery import discover
 from tests.server.test_supervisor import gone
 from tests.transport.helpers import eventually
+
+OPTIONS = ("--devices", "cpu:2", "--client-timeout", "2", "--max-restarts", "0")
 
 STEP = {"k": np.zeros(2, np.int64)}
 
@@ -50,7 +52,7 @@ class Killer:
 
 @pytest.fixture
 def killer(start_server) -> Iterator[Killer]:
-    killer = Killer(start_server("--devices", "cpu:2", "--client-timeout", "2", "--metrics-port", "0"))
+    killer = Killer(start_server(*OPTIONS, "--metrics-port", "0"))
     yield killer
     assert killer.server.stop() == 1
     assert "1 of 2 shards go on serving" in killer.server.log.read_text()
@@ -199,7 +201,7 @@ def test_the_home_goes_on_without_a_borrower_and_counts_what_it_reported(killer)
 
 
 def test_the_last_shard_ends_the_server(start_server):
-    server = start_server("--devices", "cpu:2")
+    server = start_server(*OPTIONS)
     with gear.connect(server.address) as client:
         pids = [state["pid"] for state in client.info()["shards"].values()]
         for pid in pids:

@@ -155,7 +155,7 @@ def test_a_server_without_prometheus_client_says_what_to_install(monkeypatch):
 def test_one_shard_of_two_is_silent():
     """Samples of both, labelled; the silent one's from before."""
     figures = {
-        "uptime": 1.0, "segment_bytes": 2, "memory_limit": 3, "requests": {}, "tables": {},
+        "uptime": 1.0, "restarts": 0, "segment_bytes": 2, "memory_limit": 3, "requests": {}, "tables": {},
         "clients": {"connected": 1, "silent": 0}, "messages": {"received": 1, "refused": 0, "dropped": 0},
     }  # fmt: skip
     shards = [m.Shard(0, 1, ""), m.Shard(1, 1, "")]

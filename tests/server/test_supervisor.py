@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gear.server.runtime import Place, runtime_directory
+from gear.storage.memory import size_text
 from gear.transport.negotiation import connect
 from tests.transport.helpers import eventually, figures, insert, table
 
@@ -61,7 +62,7 @@ def test_ctrl_c_in_a_terminal_reaches_the_shard_too_and_ends_cleanly(start_serve
     assert server.stop(signal.SIGINT) == 0
 
 
-def test_kept_memory_is_refused_at_the_next_start_and_discarded_when_asked(start_server):
+def test_kept_memory_is_taken_up_at_the_next_start_and_discarded_when_asked(start_server):
     server = start_server(discard=False)
     session = connect(server.address, timeout=5.0)
     opened = session.create_table(table(), 5.0)
@@ -69,17 +70,20 @@ def test_kept_memory_is_refused_at_the_next_start_and_discarded_when_asked(start
     path = session._door.directory
     assert server.stop() == 0
     session.close()
-    assert [p.name for p in path.iterdir()] == ["table-0"]
-    message = refused("--name", server.name, "--port", "0")
-    assert f"({opened.layout.nbytes} bytes) of tables in {path}" in message
-    assert "--discard" in message
-    assert path.exists()
+    assert sorted(p.name for p in path.iterdir()) == ["clients", "door", "table-0"]
+    again = start_server("--name", server.name, discard=False)
+    assert f"took up 1 table, 1 trajectories, {size_text(opened.layout.nbytes)} of {path}" in again.log.read_text()
+    session = connect(again.address, timeout=5.0)
+    assert figures(session)["trajectories"] == 1
+    session.close()
+    assert again.stop() == 0
     again = start_server("--name", server.name)
+    assert "discarding" in again.log.read_text()
     assert not path.exists()
     assert again.stop() == 0
 
 
-def test_segments_of_a_killed_server_do_not_remain_unnoticed(start_server):
+def test_segments_of_a_killed_server_are_taken_up_by_no_other_number_of_shards(start_server):
     """origin: vllm#51317"""
     server = start_server(discard=False)
     session = connect(server.address, timeout=5.0)
@@ -89,10 +93,39 @@ def test_segments_of_a_killed_server_do_not_remain_unnoticed(start_server):
         os.kill(pid, signal.SIGKILL)
     server.process.wait(10)
     eventually(lambda: gone(shard), "the shard is dead")
-    assert "--discard" in refused("--name", server.name, "--port", "0")
+    session.close()
+    message = refused("--name", server.name, "--port", "0", "--devices", "cpu:2")
+    assert "of tables of 1 shards" in message
+    assert "start with --devices cpu, with --discard" in message
     start_server("--name", server.name).stop()
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "problem"),
+    [
+        (8, 99, "has segment format 99, expected"),
+        (24, 1, "its header does not add up"),
+        (300, 1, "its header does not add up"),
+        (136, ord("9"), "was made by gear 9"),
+    ],
+)
+def test_a_segment_that_cannot_be_taken_up_is_refused_and_kept(start_server, at, value, problem):
+    server = start_server(discard=False)
+    session = connect(server.address, timeout=5.0)
+    session.create_table(table(), 5.0)
+    path = session._door.directory
     session.close()
+    server.stop()
+    with open(path / "table-0", "r+b") as file:
+        file.seek(at)
+        file.write(bytes([value]))
+    message = refused("--name", server.name, "--port", "0")
+    assert problem in message
+    assert "--discard" in message
+    assert (path / "table-0").exists()
+    start_server("--name", server.name).stop()
+    assert not path.exists()
 
 
 def test_a_server_without_tables_keeps_nothing(start_server):
@@ -117,8 +150,8 @@ def test_a_second_server_on_that_port_is_refused(start_server):
     directory(server)
 
 
-def test_a_shard_that_dies_ends_its_server(start_server):
-    server = start_server()
+def test_a_shard_that_dies_and_is_not_started_again_ends_its_server(start_server):
+    server = start_server("--max-restarts", "0")
     session = connect(server.address, timeout=5.0)
     session.create_table(table(), 5.0)
     path = session._door.directory
@@ -160,7 +193,7 @@ def test_files_of_the_server_are_for_its_user_only(start_server):
 def test_a_name_is_free_again_when_its_place_is_left():
     for _ in range(3):
         place = Place("test-place")
-        place.claim(True)
+        place.claim(True, 1)
         assert place.leave(True) == 0
     assert list(runtime_directory().glob("test-place.*")) == []
 
@@ -171,6 +204,6 @@ def test_a_record_that_points_elsewhere_is_not_believed(tmp_path):
     precious.mkdir()
     (precious / "table-0").write_bytes(bytes(100))
     (runtime_directory() / "test-place.record").write_text(f'{{"directory": "{precious}"}}')
-    place.claim(True)
+    place.claim(True, 1)
     assert (precious / "table-0").exists()
     place.leave(True)

@@ -93,7 +93,7 @@ def test_a_pin_that_expires_while_the_connection_is_cut_is_revoked_afterwards(pr
 
 @pytest.fixture
 def victim(start_server):
-    server = start_server("--client-timeout", "0.5")
+    server = start_server("--client-timeout", "0.5", "--max-restarts", "0")
     session = connect(server.address, timeout=5.0)
     yield server, session, session.info(5.0)["pid"]
     session.close()

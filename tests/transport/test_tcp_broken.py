@@ -15,7 +15,7 @@ import gear
 from gear.client.client import Client
 from gear.errors import ConnectionLost
 from gear.schema import Prioritized, Steps
-from gear.transport import pieces
+from gear.transport import pieces, tcp
 from gear.transport.base import Wanted
 from gear.transport.negotiation import connect
 from gear.transport.tcp import TcpSession
@@ -165,8 +165,9 @@ def test_a_silent_reader_loses_its_pins_when_their_blocks_are_needed(server, ses
     eventually(lambda: figures(session, name)["pins"] == 0, "nothing is pinned")
 
 
-def test_a_server_killed_in_mid_call_is_a_lost_connection(start_server):
-    server = start_server("--client-timeout", "30")  # a client is given up after five of them
+def test_a_server_killed_in_mid_call_is_a_lost_connection(start_server, monkeypatch):
+    monkeypatch.setattr(tcp, "REFUSED", 1.0)
+    server = start_server("--client-timeout", "30", "--max-restarts", "0")  # a client is given up after five of them
     session = connect(server.address, timeout=5.0, path="tcp")
     opened = session.create_table(table(), 5.0)
     errors = []
