@@ -180,7 +180,7 @@ def test_consumers_groups_versions_and_late_columns_are_told():
         batch = client.sample(1, consumer="a")
         client.fill(batch.ids, {"y": [[0.0, 0.0]] * 2})
         client.ack(batch.ids[:1])
-        figures = {"tables": client.info()["tables"], "requests": {}, "uptime": 1.0, "segment_bytes": 1,
+        figures = {"tables": client.info()["tables"], "requests": {}, "uptime": 1.0, "restarts": 0, "segment_bytes": 1,
                    "memory_limit": 1, "clients": {"connected": 1, "silent": 0},
                    "messages": dict.fromkeys(("received", "refused", "dropped"), 0)}  # fmt: skip
     collector = Collector(lambda: [m.Shard(0, 1, "")], lambda shards: {0: figures})
