@@ -207,8 +207,8 @@ class Conversation:
                 self._waiters.remove(waiter)
                 if self._leader is waiter:
                     self._leader = None
-                    if self._waiters:
-                        _ring(self._waiters[0])
+                if self._leader is None and self._waiters:  # also if this one was to lead, and is done
+                    _ring(self._waiters[0])
 
     def _sleep(self, waiter: _Waiter, seconds: float) -> None:
         leads = waiter.bell is None or self._leader is waiter

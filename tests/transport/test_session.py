@@ -290,3 +290,29 @@ def test_a_client_of_another_version_is_told_both(server, monkeypatch):
 def test_a_token_given_to_a_server_without_one_is_refused(server):
     with pytest.raises(AuthenticationError, match="the token is wrong"):
         negotiation.connect(server.address, token="something", timeout=5.0)
+
+
+def test_somebody_leads_when_the_leader_and_the_next_one_end_together(session):
+    talk, over, threads = session._talk, [False] * 3, []
+
+    def wait(which: int) -> None:
+        with talk.lock:
+            talk.until(lambda: over[which], time.monotonic() + 30.0)
+
+    for which in range(3):
+        threads.append(threading.Thread(target=wait, args=(which,)))
+        threads[-1].start()
+        eventually(lambda: len(talk._waiters) == len(threads), "it waits")
+    with talk.lock:
+        over[0] = over[1] = True
+        last = talk._waiters[2]
+        talk.link.ring()  # the first leads: it ends, and leaves the lead to the second, which ends as well
+    for thread in threads[:2]:
+        thread.join(10)
+    with talk.lock:
+        assert talk._waiters == [last]
+        assert talk._leader is last or last.bell.is_set()
+        over[2] = True
+        talk._wake()
+    threads[2].join(10)
+    assert not threads[2].is_alive()
