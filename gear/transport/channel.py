@@ -185,13 +185,13 @@ class Channel:
 
         One thread at a time.
         """
-        lane, ask = self.lane, False
+        lane, poll, ask = self.lane, self._poll, False
         stuck = lane is not None and lane.unsent > 0
         if lane is not None and lane.broken:
             return True
         if lane is not None and stuck:
-            self._poll.modify(lane.descriptor, select.POLLIN | select.POLLOUT)
-        for descriptor, _ in self._poll.poll(min(seconds, 3600.0) * 1000):
+            poll.modify(lane.descriptor, select.POLLIN | select.POLLOUT)
+        for descriptor, _ in poll.poll(min(seconds, 3600.0) * 1000):
             if descriptor == self._bell:
                 try:
                     os.eventfd_read(descriptor)
@@ -202,13 +202,16 @@ class Channel:
             elif descriptor == self._socket_descriptor:
                 self._signalled = True
         if lane is not None and stuck:
-            self._poll.modify(lane.descriptor, select.POLLIN)
+            poll.modify(lane.descriptor, select.POLLIN)
         return ask
 
     def close(self) -> None:
-        """Drop the connection and what is still queued."""
-        if self.lane is not None:
-            self.lane.close()
+        """Drop the connection and what is still queued; `wait` then hears nothing but the bell."""
+        lane, self.lane = self.lane, None
+        if lane is not None:
+            lane.close()
+        self._poll = select.poll()  # closed descriptors would end every sleep at once
+        self._poll.register(self._bell, select.POLLIN)
         self._closing()
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 
 import pytest
 import zmq
 
 from gear.transport.channel import Channel
+from gear.transport.lane import Lane
 
 
 @pytest.fixture
@@ -46,3 +48,17 @@ def test_channels_that_were_never_closed_do_not_block_the_others(bell, tmp_path)
     while len(os.listdir("/proc/self/fd")) > descriptors + 5:
         assert time.monotonic() < deadline, "dropped channels keep their descriptors"
         time.sleep(0.01)
+
+
+def test_nothing_but_the_bell_ends_a_sleep_on_a_channel_that_was_closed(bell, tmp_path):
+    """Else whoever waits for the next attempt to connect would spin until then."""
+    ends = socket.socketpair(socket.AF_UNIX)
+    channel = Channel(f"ipc://{tmp_path}/none", 1.0, bell)
+    channel.take(Lane(ends[0]))
+    channel.close()
+    began = time.monotonic()
+    channel.wait(0.05)
+    assert time.monotonic() - began >= 0.04
+    os.eventfd_write(bell, 1)
+    channel.wait(3600.0)
+    ends[1].close()
