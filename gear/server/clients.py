@@ -43,6 +43,8 @@ class Client:
     told : (table, pin) it was told to let go of, until it does.
     lock : descriptor of its lock file, None unless it proved shared memory.
     lane : where it is spoken to, None unless by its connection.
+    cut_off : whether its lane ended: answers that were on it must not be overtaken, so it gets none until it is back.
+    forgotten : the number below which all answers were dropped.
     gathering, sending : pieces of batches that are being made, and those that are on their way to it.
     untracked : bytes of copied pieces that may be on their way to it since the last of `sending`.
     kept : it was there before this shard was started, and has not said anything since.
@@ -62,6 +64,8 @@ class Client:
     told: set[tuple[int, int]] = field(default_factory=set)
     lock: int | None = None
     lane: Lane | None = None
+    cut_off: bool = False
+    forgotten: int = 0
     gathering: int = 0
     sending: list[zmq.MessageTracker] = field(default_factory=list)
     untracked: int = 0
@@ -85,7 +89,9 @@ class Client:
 
     def forget_answered(self, answered: int) -> None:
         """Drop the answers below that number."""
-        answers = self.answers
+        if answered <= self.forgotten:  # a request that waits for long keeps the answers of all later ones
+            return
+        self.forgotten, answers = answered, self.answers
         if len(answers) == 1:  # as a rule: the one that the last request got
             if next(iter(answers)) < answered:
                 answers.clear()
@@ -159,7 +165,7 @@ class Clients:
         self._by_descriptor.pop(client.descriptor, None)
         self._silent.discard(client)
         self.hang_up(client)
-        client.attempt, client.patience = hello.attempt, _FIRST_CHECK
+        client.attempt, client.patience, client.cut_off = hello.attempt, _FIRST_CHECK, False
         if client.kept:
             client.before, client.void = hello.sent, hello.void
         client.route, client.descriptor = route, descriptor

@@ -24,11 +24,17 @@ if TYPE_CHECKING:
 MOST_UNSENT = 1 << 28
 """Bytes of answers that a client leaves unread before its lane ends; it may come back and ask for them."""
 
+MOST_KEPT = 1 << 16
+"""The same in pieces, each of which costs memory beside its bytes."""
+
 _ROUND = 64
 """Messages of one client that are handled before another's turn."""
 
 _STRANGERS = 256
-"""Lanes at most on which nobody has said who he is."""
+"""Lanes at most on which nobody has said who he is; the oldest gives way, as a client says it at once."""
+
+_CALLS = 64
+"""Lanes that are taken in before those that speak have their turn."""
 
 
 class Lanes:
@@ -90,11 +96,13 @@ class Lanes:
         self._left &= self._known.keys()
 
     def _accept(self) -> None:
-        while len(self._strangers) < _STRANGERS:
+        for _ in range(_CALLS):
             try:
                 lane = Lane(self._listener.accept()[0])
             except OSError:
                 return
+            if len(self._strangers) >= _STRANGERS:
+                self._drop(self._strangers.pop(next(iter(self._strangers))))
             self._strangers[lane.descriptor] = lane
             self._poll.register(lane.descriptor, select.EPOLLIN)
             self._introduce(lane)
@@ -136,7 +144,7 @@ class Lanes:
         """Send an answer over a client's lane."""
         waited = lane.unsent
         lane.send(parts)
-        if lane.unsent > MOST_UNSENT:
+        if lane.unsent > MOST_UNSENT or lane.kept > MOST_KEPT:
             lane.broken = True
         if lane.broken:
             self._end(lane, client)
@@ -154,9 +162,10 @@ class Lanes:
             self._end(client.lane, client)
 
     def _end(self, lane: Lane, client: Client) -> None:
-        if client.lane is lane:
-            client.lane = None
-        self._known.pop(lane.descriptor, None)
+        if client.lane is not lane:
+            return  # it has ended, and its descriptor may be another's
+        client.lane, client.cut_off = None, True
+        del self._known[lane.descriptor]
         self._left.discard(lane.descriptor)
         self._drop(lane)
 

@@ -284,7 +284,7 @@ class Shard:
         lane = client.lane
         if lane is not None:
             self._lanes.send(client, lane, parts)
-        elif not client.silent:
+        elif not (client.silent or client.cut_off):
             self._route(client.route, parts)
 
     def _route(self, route: bytes, parts: Sequence[bytes | Rows]) -> None:

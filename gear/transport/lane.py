@@ -11,6 +11,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from gear.transport.channel import BULK
@@ -65,6 +66,11 @@ class Lane:
         self._came: deque[list[Buffer]] = deque()
         self._emptied = False
 
+    @property
+    def kept(self) -> int:
+        """In how many pieces what is unsent is kept."""
+        return len(self._out)
+
     # Out
 
     def send(self, parts: Sequence[Buffer]) -> None:
@@ -117,7 +123,7 @@ class Lane:
         out = self._out
         try:
             while out:
-                sent = self.socket.sendmsg([*out][:64])
+                sent = self.socket.sendmsg(list(islice(out, 64)))
                 self.unsent -= sent
                 while out and sent >= len(out[0]):
                     sent -= len(out.popleft())
@@ -195,8 +201,9 @@ class Lane:
             self._in += data[at:] if at else data
 
     def close(self) -> None:
-        """Drop the lane and what is still kept."""
+        """Drop the lane, what is still kept and what came and nobody took."""
         self.broken = True
+        self._came.clear()
         self._out.clear()
         self.unsent = 0
         self.socket.close()

@@ -144,3 +144,16 @@ def test_a_message_that_the_kernel_does_not_take_at_once_is_sent_by_the_thread_i
     eventually(lambda: lane.unsent == 0, "the rest was sent though nobody waited")
     assert session.await_answer(call, 1e18)
     assert "keeps no priorities" in call.answer.message
+
+
+def test_requests_behind_a_clients_goodbye_leave_no_pin(open_session, name):
+    session, other = open_session(), open_session()
+    opened = session.create_table(table(name), 5.0)
+    insert(other, other.open_table(name, 5.0), 1)
+    talk, lane, packed = session._talk, session._talk.link._channel.lane, []
+    with talk.lock:
+        lane._send = lambda data: packed.append(data) or len(data)
+        talk.post(m.Goodbye())
+        talk.post(m.Select(opened.layout.index, 1, 1, 100.0, 5.0))
+        lane.socket.send(b"".join(packed))  # so that the shard reads both at once
+    assert figures(other, name)["pins"] == 0

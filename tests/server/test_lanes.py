@@ -1,0 +1,104 @@
+"""The lanes of a shard: who says nothing, reads nothing or has said goodbye costs the others nothing."""
+
+from __future__ import annotations
+
+import select
+import socket
+
+import pytest
+
+from gear.server import lanes as module
+from gear.server.clients import Client
+from gear.server.lanes import Lanes
+from gear.transport import lane as lanes
+from gear.transport.lane import Lane
+
+IDENTITY = bytes(range(16))
+
+
+class Known:
+    """One client, on its first connection, that has proved shared memory."""
+
+    def __init__(self) -> None:
+        self.client = Client(IDENTITY, descriptor=1, attempt=1, lock=1)
+
+    def named(self, identity: bytes) -> Client | None:
+        return self.client if identity == IDENTITY else None
+
+
+class Shard:
+    """A shard's loop, as far as it is about lanes."""
+
+    def __init__(self, path) -> None:
+        self.path, self.heard, self.known, self.poll = path, [], Known(), select.epoll()
+        self.lanes = Lanes(path, self.known, self.hear, self.poll)
+
+    def hear(self, client: Client, parts: list) -> None:
+        self.heard.append(bytes(parts[0]))
+        if parts[0] == b"goodbye":
+            self.lanes.leave(client)
+
+    def turn(self) -> int:
+        """Do what is signalled; of how many descriptors."""
+        signalled = self.poll.poll(0)
+        for descriptor, events in signalled:
+            self.lanes.hear(descriptor, events)
+        return len(signalled)
+
+    def connect(self) -> Lane:
+        lane = lanes.connect(str(self.path), IDENTITY, 1)
+        assert lane is not None
+        self.turn()
+        return lane
+
+
+@pytest.fixture
+def shard(tmp_path):
+    shard = Shard(tmp_path / "lane")
+    yield shard
+    shard.lanes.close()
+    shard.poll.close()
+
+
+def test_more_silent_strangers_than_there_may_be_keep_nobody_out_and_cost_nothing(shard, monkeypatch):
+    monkeypatch.setattr(module, "_STRANGERS", 3)
+    strangers = [socket.socket(socket.AF_UNIX) for _ in range(7)]
+    for stranger in strangers:
+        stranger.connect(str(shard.path))
+    lane = shard.connect()
+    lane.send([b"hello"])
+    shard.turn()
+    assert shard.heard == [b"hello"]
+    assert shard.turn() == 0, "the loop would be woken again and again"
+    for stranger in strangers:
+        stranger.settimeout(5.0)
+    assert [stranger.recv(1) for stranger in strangers[:4]] == [b""] * 4  # the oldest gave way
+    for stranger in strangers:
+        stranger.close()
+    lane.close()
+
+
+def test_nothing_behind_a_goodbye_is_heard(shard):
+    lane = shard.connect()
+    lane.send_bytes(b"".join(lanes._ONE.pack(len(text), 1, len(text)) + text for text in (b"goodbye", b"one thing")))
+    shard.turn()
+    assert shard.heard == [b"goodbye"]
+    assert shard.known.client.lane is None
+    lane.close()
+
+
+def test_who_reads_nothing_is_hung_up_on_and_told_nothing_by_another_way(shard, monkeypatch):
+    monkeypatch.setattr(module, "MOST_KEPT", 100)
+    lane, client = shard.connect(), shard.known.client
+    assert not client.cut_off
+    sent = 0
+    while client.lane is not None:
+        shard.lanes.send(client, client.lane, [bytes(3000)])
+        sent += 1
+        assert sent < 10_000, "no bound to what is kept for one that does not read"
+    assert client.cut_off
+    came = 0
+    while not lane.broken:
+        came += lane.receive() is not None
+    assert sent - 102 <= came < sent
+    lane.close()
