@@ -18,6 +18,7 @@ from llvmlite import binding
 from numba import types
 from numba.core import caching
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.dispatcher import CompilingCounter  # type: ignore[attr-defined]
 
 from gear.kernels.compile import Cache, kernel, stamp
 from gear.kernels.parts import JoiningCompiler, join
@@ -75,6 +76,7 @@ class Program:
                 dispatcher._cache = _Member(function, self, key, args)
                 dispatcher._compiler.__class__ = _MemberCompiler
                 dispatcher._compiler.program, dispatcher._compiler.declared = self, (key, args)
+                dispatcher._compiling_counter = _Uncounted()
             return dispatcher
 
         return decorate
@@ -158,6 +160,13 @@ class _MemberCompiler(JoiningCompiler):
     def _compile_core(self, args: Any, return_type: Any) -> Any:
         key, kinds = self.declared
         return self.program.result(key) if tuple(args) == kinds else super()._compile_core(args, return_type)
+
+
+class _Uncounted(CompilingCounter):  # type: ignore[misc]
+    """Never says that a kernel is being compiled: the others of its program that call it are no recursion."""
+
+    def __bool__(self) -> bool:
+        return False
 
 
 def _arguments(signature: Any) -> tuple[types.Type, ...]:
