@@ -25,7 +25,7 @@ from gear.storage.selects import Select
 if TYPE_CHECKING:
     from gear.batch import Selection
     from gear.storage.budget import Budget
-    from gear.storage.pins import Pin
+    from gear.storage.pin import Pin
     from gear.storage.queue import RequestQueue
 
 AHEAD = 16
