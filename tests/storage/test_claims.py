@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from gear.errors import DataError, PartExpired
+from gear.errors import DataError, PartExpired, PinLost
 from gear.schema import Queue, Steps, Whole, Window
 from gear.storage import fields as f
 from gear.storage.acknowledge import AGAIN, APPLIED, REPEATED, STALE
@@ -70,6 +70,16 @@ def test_a_part_of_a_draw_is_its_clients_when_that_is_back_and_its_ranks_when_it
     assert isinstance(parts[1], PartExpired)  # some of it was acknowledged: it is not the part that it was
     stored.pins.expire(time.time() + 61)
     assert served(actor, 0, 2, heir)[1] == [1, 2]
+
+
+def test_a_part_that_expires_while_it_is_handed_out_is_told_as_lost(monkeypatch):
+    stored, actor = filled()
+    parts = []
+    late = lambda *given: (_ for _ in ()).throw(PinLost("late"))
+    monkeypatch.setattr(stored.pins, "hand", late)
+    actor.queue.ranks.ask(Ask(actor.client, Wanted(2, 0, None), (0, 0), 0, Share(2, 0), 1, 60.0, LATER, parts.append))
+    assert isinstance(parts[0], PartExpired)
+    assert served(actor, 0, 2)[1] == [0, 1]
 
 
 def test_a_client_that_is_gone_leaves_its_claims_in_their_order():
