@@ -193,7 +193,10 @@ def _priorities(port: Port, given: Any, lengths: npt.NDArray[np.int64]) -> Any:
     count = len(lengths)
     if given is None:
         return None
-    got = len(given) if np.iterable(given) else given
+    try:
+        got = len(given)
+    except TypeError:  # one number
+        got = given
     if got is given or got != count:
         raise DataError(f"insert_many: expected {count} priorities, one per trajectory, got {got}")
     if not isinstance(given, (list, tuple)) or all(isinstance(one, (int, float)) for one in given):

@@ -70,13 +70,15 @@ class Program:
             key = (function.__module__, function.__qualname__)
             assert key[0] in self._modules, f"program {self.name} does not list {key[0]}"
             dispatcher: Any = kernel(function)
+            if not hasattr(dispatcher, "_compiler"):  # NUMBA_DISABLE_JIT
+                return dispatcher
             args = tuple(known.get(name, types.int64) for name in names)
             self._members[key] = (dispatcher, args)
-            if isinstance(dispatcher._cache, Cache):  # else nothing can be cached, and every kernel compiles alone
+            if isinstance(dispatcher._cache, Cache):  # else nothing can be cached
                 dispatcher._cache = _Member(function, self, key, args)
-                dispatcher._compiler.__class__ = _MemberCompiler
-                dispatcher._compiler.program, dispatcher._compiler.declared = self, (key, args)
-                dispatcher._compiling_counter = _Uncounted()
+            dispatcher._compiler.__class__ = _MemberCompiler
+            dispatcher._compiler.program, dispatcher._compiler.declared = self, (key, args)
+            dispatcher._compiling_counter = _Uncounted()
             return dispatcher
 
         return decorate
@@ -111,19 +113,26 @@ class Program:
         parts = [dispatcher._compiler.part.result(args) for _, (dispatcher, args) in members]
         results = join(f"program {self.name}", parts)
         self._results = {key: result for (key, _), result in zip(members, results, strict=True)}
-        self._cache().save_overload((), _Compiled(self._results))
+        cache = self._cache()
+        if cache is not None:
+            cache.save_overload((), _Compiled(self._results))
         return self._results
 
     def _load(self) -> dict[Key, Any] | None:
         with global_compiler_lock:
             if self._results is not None:
                 return self._results
-            compiled = self._cache().load_overload((), numba.core.registry.cpu_target.target_context)
-            self._results = None if compiled is None else compiled.results
+            cache = self._cache()
+            compiled = cache and cache.load_overload((), numba.core.registry.cpu_target.target_context)
+            self._results = compiled.results if compiled else None
             return self._results
 
-    def _cache(self) -> _ProgramCache:
-        return _ProgramCache(self.name, self._modules)
+    def _cache(self) -> _ProgramCache | None:
+        """The program on disk; None where there is no directory to write to."""
+        try:
+            return _ProgramCache(self.name, self._modules)
+        except (RuntimeError, OSError):  # as for any kernel
+            return None
 
 
 class _Compiled:
