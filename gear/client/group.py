@@ -111,12 +111,18 @@ class Group:
         if self.sequences:
             patiently(self.port.session.wait, self.port.open, self.sequences[-1], timeout=left(deadline))
 
+    @property
+    def nameless(self) -> bool:
+        """Whether ids are still to be asked for."""
+        return bool(self._unnamed)
+
     def identify(self, deadline: float | None) -> None:
         """Have the ids of all that was committed in `Many.ids`, if they are not there yet."""
         if self._unnamed:
             of, numbers = (np.concatenate(part) for part in zip(*self._unnamed, strict=True))
             identify = self.port.session.identify
             self._many.ids[of] = patiently(identify, self.port.open, numbers, timeout=left(deadline))
+            self._unnamed.clear()
 
     def withdraw(self) -> int:
         """Take back what is not committed; how many trajectories are, whole."""

@@ -11,7 +11,7 @@ from gear.client import arguments as check
 from gear.client.autoreset import autoreset_mode
 from gear.client.deadline import left, until
 from gear.client.state import State
-from gear.errors import SchemaError
+from gear.errors import DataError, SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -128,6 +128,10 @@ class Inserting(State):
             Its message and its attribute `committed` say how many were committed; the others were not.
         """
         timeout = check.seconds(timeout)
+        if not hasattr(trajectories, "__len__"):
+            raise DataError(
+                f"insert_many: expected a list of dicts, or one dict with offsets=, got {type(trajectories).__name__}"
+            )
         if not len(trajectories):
             return np.empty(0, np.int64) if wait else None
         from gear.client.packed import insert_many

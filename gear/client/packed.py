@@ -51,6 +51,10 @@ def insert_many(
     deadline = until(timeout)
     first = port.living()[0]
     held: list[list[np.ndarray]] = []
+    if offsets is not None and not isinstance(trajectories, Mapping):
+        raise DataError(
+            "insert_many: offsets= say where each trajectory of one dict begins; leave them out with a list"
+        )
     if isinstance(trajectories, Mapping):
         lengths, rows, values = _packed(first, trajectories, offsets)
     else:
@@ -63,7 +67,7 @@ def insert_many(
     ends = np.full(count, bool(terminated)) if np.ndim(terminated) == 0 else mask("terminated", terminated, count)
     finals = None if final is None else first.codec.finals(final, count)
     raw, numbers = _priorities(first, priorities, lengths), _versions(first, versions, count)
-    many = Many(lengths, rows, values, raw, numbers, ends, finals, np.empty(count, np.int64))
+    many = Many(lengths, rows, values, raw, numbers, ends, finals, np.full(count, -1))
     try:
         _send(port.living(), many, Pieces.cut(lengths, first.max_length), wait, deadline)
     finally:
@@ -88,18 +92,29 @@ def _send(ports: list[Port], many: Many, pieces: Pieces, wait: bool, deadline: f
     except DeadlineExceeded as error:
         whole = sum(group.withdraw() for group in groups)
         if whole < count:
-            late = DeadlineExceeded(f"{error}; {whole} of {count} trajectories were committed, the others were not")
-            late.committed = whole  # type: ignore[attr-defined]
-            raise late from None
+            raise _late(
+                f"{error}; {whole} of {count} trajectories were committed, the others were not", whole
+            ) from None
+        if wait and any(group.nameless for group in groups):
+            raise _late(
+                f"{error}; all {count} trajectories were committed, but their ids did not come", whole
+            ) from None
     except ConnectionLost:
         if len(groups) == 1 and groups[0].port.shard is None:
             raise
         raise _lost(groups, count, deadline) from None
-    except KeyboardInterrupt:
+    except BaseException:  # a key, no memory: nobody waits for the rest, and a part of a trajectory is none
         for group in groups:
             with contextlib.suppress(GearError):
                 group.withdraw()
         raise
+
+
+def _late(message: str, committed: int) -> DeadlineExceeded:
+    """The error for a deadline that passed when so many were committed."""
+    late = DeadlineExceeded(message)
+    late.committed = committed  # type: ignore[attr-defined]
+    return late
 
 
 def _lost(groups: list[Group], count: int, deadline: float | None) -> ConnectionLost:
@@ -178,8 +193,12 @@ def _priorities(port: Port, given: Any, lengths: npt.NDArray[np.int64]) -> Any:
     count = len(lengths)
     if given is None:
         return None
-    if len(given) != count:
-        raise DataError(f"insert_many: expected {count} priorities, one per trajectory, got {len(given)}")
+    try:
+        got = len(given)
+    except TypeError:  # one number
+        got = given
+    if got is given or got != count:
+        raise DataError(f"insert_many: expected {count} priorities, one per trajectory, got {got}")
     if not isinstance(given, (list, tuple)) or all(isinstance(one, (int, float)) for one in given):
         return as_priorities(given, count)
     checked: list[Priority] = []

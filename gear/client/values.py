@@ -50,7 +50,8 @@ def array_of(column: Column, value: Any, axis: Axis = "") -> np.ndarray:
     else:
         array, name = _strong(column, value, axis)
     if name != column.dtype:
-        raise _mismatch(column, axis, f"{name}{list(array.shape)}", f"cast it or declare {name}")
+        hint = "cast it" if name.endswith("byte order") else f"cast it or declare {name}"
+        raise _mismatch(column, axis, f"{name}{list(array.shape)}", hint)
     shape = array.shape
     if (shape[1:] if axis else shape) != column.shape or (axis and not shape):
         inner = shape[1:] if axis else shape

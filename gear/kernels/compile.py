@@ -78,6 +78,8 @@ def helper(function: Function) -> Function:
 
 def _in_parts(dispatcher: Any) -> Any:
     """Have a compiled function linked into those that call it before anything is optimised."""
+    if not hasattr(dispatcher, "_compiler"):  # NUMBA_DISABLE_JIT
+        return dispatcher
     part = Part(dispatcher)
     dispatcher.get_call_template, dispatcher.get_overload = part.get_call_template, part.get_overload
     dispatcher._compiler.__class__ = JoiningCompiler

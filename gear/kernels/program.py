@@ -18,6 +18,7 @@ from llvmlite import binding
 from numba import types
 from numba.core import caching
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.dispatcher import CompilingCounter  # type: ignore[attr-defined]
 
 from gear.kernels.compile import Cache, kernel, stamp
 from gear.kernels.parts import JoiningCompiler, join
@@ -69,12 +70,15 @@ class Program:
             key = (function.__module__, function.__qualname__)
             assert key[0] in self._modules, f"program {self.name} does not list {key[0]}"
             dispatcher: Any = kernel(function)
+            if not hasattr(dispatcher, "_compiler"):  # NUMBA_DISABLE_JIT
+                return dispatcher
             args = tuple(known.get(name, types.int64) for name in names)
             self._members[key] = (dispatcher, args)
-            if isinstance(dispatcher._cache, Cache):  # else nothing can be cached, and every kernel compiles alone
+            if isinstance(dispatcher._cache, Cache):  # else nothing can be cached
                 dispatcher._cache = _Member(function, self, key, args)
-                dispatcher._compiler.__class__ = _MemberCompiler
-                dispatcher._compiler.program, dispatcher._compiler.declared = self, (key, args)
+            dispatcher._compiler.__class__ = _MemberCompiler
+            dispatcher._compiler.program, dispatcher._compiler.declared = self, (key, args)
+            dispatcher._compiling_counter = _Uncounted()
             return dispatcher
 
         return decorate
@@ -109,19 +113,26 @@ class Program:
         parts = [dispatcher._compiler.part.result(args) for _, (dispatcher, args) in members]
         results = join(f"program {self.name}", parts)
         self._results = {key: result for (key, _), result in zip(members, results, strict=True)}
-        self._cache().save_overload((), _Compiled(self._results))
+        cache = self._cache()
+        if cache is not None:
+            cache.save_overload((), _Compiled(self._results))
         return self._results
 
     def _load(self) -> dict[Key, Any] | None:
         with global_compiler_lock:
             if self._results is not None:
                 return self._results
-            compiled = self._cache().load_overload((), numba.core.registry.cpu_target.target_context)
-            self._results = None if compiled is None else compiled.results
+            cache = self._cache()
+            compiled = cache and cache.load_overload((), numba.core.registry.cpu_target.target_context)
+            self._results = compiled.results if compiled else None
             return self._results
 
-    def _cache(self) -> _ProgramCache:
-        return _ProgramCache(self.name, self._modules)
+    def _cache(self) -> _ProgramCache | None:
+        """The program on disk; None where there is no directory to write to."""
+        try:
+            return _ProgramCache(self.name, self._modules)
+        except (RuntimeError, OSError):  # as for any kernel
+            return None
 
 
 class _Compiled:
@@ -158,6 +169,13 @@ class _MemberCompiler(JoiningCompiler):
     def _compile_core(self, args: Any, return_type: Any) -> Any:
         key, kinds = self.declared
         return self.program.result(key) if tuple(args) == kinds else super()._compile_core(args, return_type)
+
+
+class _Uncounted(CompilingCounter):  # type: ignore[misc]
+    """Never says that a kernel is being compiled: the others of its program that call it are no recursion."""
+
+    def __bool__(self) -> bool:
+        return False
 
 
 def _arguments(signature: Any) -> tuple[types.Type, ...]:

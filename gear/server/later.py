@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gear.errors import GearError, ProtocolError
-from gear.storage.dropping import drop
 from gear.storage.names import names_of
 from gear.transport import messages as m
 from gear.transport import wire
@@ -100,8 +99,7 @@ class Later:
 
     def _drop(self, client: Client, request: int, body: m.Drop, parts: list[Buffer]) -> None:
         hosted, _ = self._row(client, body.table)
-        dropped = drop(hosted.stored, wire.array(parts[1], np.int64, m.MAX_ITEMS, "Drop ids"))
-        hosted.queue.advance()
+        dropped = hosted.queue.drop(wire.array(parts[1], np.int64, m.MAX_ITEMS, "Drop ids"))
         self._send(client, request, m.Updated(dropped.applied, dropped.stale), [])
 
     def _answer(self, client: Client, request: int, kind: Callable[[int], m.Message]) -> Callable[[Any], None]:

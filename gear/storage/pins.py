@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,46 +18,15 @@ from gear.batch import NO_NEIGHBOURS
 from gear.errors import PinLost
 from gear.storage import fields as f
 from gear.storage import settle
+from gear.storage.claims import NOBODY
 from gear.storage.fields import ERA_SHIFT, ERAS
+from gear.storage.pin import Pin
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gear.storage.claims import Claims
     from gear.storage.layout import Layout
-
-
-@dataclass(eq=False, slots=True)
-class Pin:
-    """Items kept readable for several parties; a client is one from its first collect until it lets go.
-
-    neighbours: slots of other pieces of their trajectories that are kept too; holders: clients that may be reading;
-    parties: how many have still to let go; selector: who drew the items, -1 once it is gone.
-    """
-
-    ids: npt.NDArray[np.int64]
-    neighbours: npt.NDArray[np.int32]
-    selector: int
-    parties: int
-    deadline: float
-    holders: set[int]
-    which: int = 0
-    """The set that the items were drawn from."""
-    settled: bool = False
-    delivered: bool = False
-    claim: int = 0
-    """Number of the claim by which the items were drawn for a consumer: they took no credit of the limiter."""
-    credit: int = 0
-    """Samples promised by the home of a table that lies on several shards."""
-    void: bool = False
-    """Drawn before the table was reset, or picked by id: nothing is left to settle."""
-    part: bool = False
-    """A rank's part of a draw: let go of undelivered, it waits for the rank to ask again, until its deadline."""
-
-    @property
-    def charged(self) -> set[int]:
-        """Whose share of the reserve its evicted blocks count against."""
-        return self.holders or {self.selector}
 
 
 class Pins:
@@ -220,11 +188,27 @@ class Pins:
                 self._let_go(client, number, pin)
         self._of.pop(client, None)
 
+    def entrust(self, client: int, to: int) -> None:
+        """What the client has claimed with parts of draws, and not delivered, becomes the claim of `to`.
+
+        A claim ends when its client falls silent; a part waits for the next client of its rank.
+        """
+        for number in self._of.get(client, ()):
+            pin = self._pins[number]
+            if pin.part and pin.holders == {client} and pin.parties == 1 and not pin.settled:
+                self._entrust(pin, to)
+
+    def _entrust(self, pin: Pin, to: int) -> None:
+        if pin.claim and self._claims is not None:
+            pin.claim = self._claims.move(pin.claim, pin.ids, to) or pin.claim
+
     def _let_go(self, client: int, number: int, pin: Pin) -> None:
         pin.holders.discard(client)
         self.stirred |= pin.part
         if not pin.part or pin.delivered or pin.parties > 1:
             pin.parties -= 1
+        elif not pin.settled:
+            self._entrust(pin, NOBODY)
         if client != pin.selector:
             self._of[client].discard(number)
         self._end_if_over(number, pin)

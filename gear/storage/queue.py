@@ -20,6 +20,7 @@ from gear.storage.blocked import Blocked
 from gear.storage.commit_lines import Commit, CommitDone, CommitLines
 from gear.storage.credit import Credits
 from gear.storage.deadlines import Deadlines
+from gear.storage.dropping import drop
 from gear.storage.growing import Waits
 from gear.storage.ranks import Ask, Ranks
 from gear.storage.selects import Select, Selects
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from gear.batch import Update
     from gear.storage.arrival import Arrival, Growing
     from gear.storage.budget import Budget
     from gear.storage.table import StoredTable
@@ -180,6 +182,20 @@ class RequestQueue:
         current = self.stored.set_version(version)
         self.advance()
         return current
+
+    def drop(self, ids: npt.NDArray[np.int64]) -> Update:
+        """Drop trajectories by id, see `dropping.drop`; wakes who waits for it.
+
+        Raises
+        ------
+        DataError
+            As `dropping.drop`.
+        """
+        self._selects.let_go()
+        try:
+            return drop(self.stored, ids)
+        finally:
+            self.advance()
 
     @property
     def _pressing(self) -> bool:

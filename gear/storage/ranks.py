@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gear.batch import NO_NEIGHBOURS
-from gear.errors import DataError, DeadlineExceeded, GearError, PartExpired
+from gear.errors import DataError, DeadlineExceeded, GearError, PartExpired, PinLost
 from gear.storage import obstacles
 from gear.storage.claims import NOBODY
 from gear.storage.ranks_draw import Divided
@@ -25,7 +25,7 @@ from gear.storage.selects import Select
 if TYPE_CHECKING:
     from gear.batch import Selection
     from gear.storage.budget import Budget
-    from gear.storage.pins import Pin
+    from gear.storage.pin import Pin
     from gear.storage.queue import RequestQueue
 
 AHEAD = 16
@@ -252,7 +252,11 @@ class Ranks:
         near = NO_NEIGHBOURS
         if ask.reach != (0, 0):
             near = self._stored.neighbours(selection.starts, selection.lengths, ask.reach, 1)
-        self._stored.pins.hand(ask.client, selection.pin, ask.parties, near)
+        try:
+            self._stored.pins.hand(ask.client, selection.pin, ask.parties, near)
+        except PinLost:  # its deadline has passed just now
+            self._stored.pins.end(selection.pin)
+            return False
         part.holder = ask.client
         ask.done(dataclasses.replace(selection, parties=ask.parties, neighbours=near))
         return True

@@ -24,7 +24,7 @@ from gear.storage import pick as picks
 from gear.storage.blocks import end_leases, lease
 from gear.storage.budget import Budget, fill
 from gear.storage.budget_claimed import take_steps
-from gear.storage.claims import Claims
+from gear.storage.claims import NOBODY, Claims
 from gear.storage.evict import evict, unpin
 from gear.storage.groups import GroupBook
 from gear.storage.growing import Growing
@@ -178,6 +178,7 @@ class StoredTable:
         """The client fell silent: what it holds is quarantined, nothing is freed."""
         self.clients[client].suspended = True
         if self.claims is not None:
+            self.pins.entrust(client, NOBODY)
             self.claims.suspend(client)
 
     def resume(self, client: int) -> None:
@@ -185,10 +186,12 @@ class StoredTable:
         self.clients[client].suspended = self.clients[client].fenced = False
         if self.claims is not None:
             self.claims.resume(client)
+            self.pins.entrust(client, client)
 
     def fence(self, client: int) -> None:
         """The client can not touch memory any more: free its leases, close its open trajectories, end its pins."""
         if self.claims is not None:
+            self.pins.entrust(client, NOBODY)
             self.claims.forget(client)
         self.pins.drop(client)
         self.pins.laid(client)

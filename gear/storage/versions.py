@@ -20,12 +20,18 @@ from gear.storage.programs import COMMIT
 
 @COMMIT.kernel()
 def untouched(segment, params, slot):
-    """Items of a slot that were never handed out, as far as that is counted."""
+    """Items of a slot that were never handed out, as far as that is counted; that some consumer still waits for."""
     n = int64s(segment, params, f.R_SLOTS)[slot * f.SLOT_FIELDS + f.ITEMS]
-    if params[f.P_MAX_TIMES] == 0:
+    if params[f.P_MAX_TIMES] == 0 and params[f.P_CONSUMERS] == 0:
         return n
-    items, times = indices(segment, params, slot, 0, n), int32s(segment, params, f.R_TIMES)
-    left = 0
+    items, left = indices(segment, params, slot, 0, n), 0
+    if params[f.P_CONSUMERS] > 0:
+        acks, full = int32s(segment, params, f.R_ACKS), (1 << params[f.P_CONSUMERS]) - 1
+        for k in range(n):
+            if acks[items[k]] != full:
+                left += 1
+        return left
+    times = int32s(segment, params, f.R_TIMES)
     for k in range(n):
         if times[2 * items[k]] == 0:
             left += 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gear.storage.dropping import drop
 from gear.transport.local import Local, LocalSession, deadline_of
 
 if TYPE_CHECKING:
@@ -92,9 +91,10 @@ class LaterLocally(LocalSession):
         """Drop trajectories."""
         with self._lock:
             local = self._local(table)
-            dropped = drop(local.stored, ids)
-            self._advance(local)
-            return dropped
+            try:
+                return local.queue.drop(ids)
+            finally:
+                self._advance(local)
 
     def _attempt(self, table: OpenTable, what: str, run: Callable[[Local], int | Waits], timeout: float | None) -> int:
         deadline = deadline_of(timeout)

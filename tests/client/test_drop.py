@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
 import gear
+from tests.transport.helpers import eventually
 
 from .served import Desk, numbers
 
@@ -70,3 +73,17 @@ def test_a_trajectory_that_a_writer_still_writes_is_not_dropped(desk):
         with pytest.raises(gear.DataError, match="is written by a client; .* nothing was dropped"):
             client.drop(page.ids)
         assert desk.figures(client)["trajectories"] == 2
+
+
+def test_samples_promised_to_who_waits_are_not_promised_of_what_is_dropped(desk):
+    client = desk.open(limiter=gear.Queue(3))
+    desk.insert(client, 1, 2)
+    page = next(iter(client.scan(desk.name)))
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(client.sample, 3, desk.name, timeout=20)
+        eventually(lambda: desk.figures(client)["reserved_items"] == 2, "it has gathered two")
+        client.drop(page.ids)
+        desk.insert(client, 3, 4, 5)
+        assert numbers(waiting.result()) == [3, 4, 5]
+    figures = desk.figures(client)
+    assert (figures["returned_items"], figures["sampled_items"]) == (2, 3)

@@ -52,3 +52,16 @@ def test_without_waiting_there_are_none(make):
     client.client.flush()
     assert client.insert_many([]).tolist() == []
     assert client.sample(1)["step"].tolist() == [[0, 1, 2]]
+
+
+def test_ids_that_do_not_come_in_time_are_said_not_made_up(embed, monkeypatch):
+    client = embed(item=gear.Whole())
+
+    def silent(*arguments):
+        raise gear.DeadlineExceeded("the server is silent")
+
+    monkeypatch.setattr(client._session, "names", lambda *arguments: None)
+    monkeypatch.setattr(client._session, "identify", silent)
+    with pytest.raises(gear.DeadlineExceeded, match="all 3 trajectories were committed, but their ids") as caught:
+        client.insert_many([rows(3) for _ in range(3)], timeout=1)
+    assert caught.value.committed == 3

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gear
+from gear.client import group
 
 from .conftest import columns, rows
 from .stored import stored
@@ -202,7 +203,7 @@ def test_one_that_fails_to_be_submitted_gives_back_its_leases(embed, monkeypatch
         return submit(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(gear.client.group, "GROUP", 2)
+        patch.setattr(group, "GROUP", 2)
         patch.setattr(client._session, "submit_many", second_fails)
         with pytest.raises(gear.DeadlineExceeded, match="2 of 5 trajectories were committed") as caught:
             client.insert_many([rows(3, 10 * k) for k in range(1, 6)])
@@ -211,6 +212,36 @@ def test_one_that_fails_to_be_submitted_gives_back_its_leases(embed, monkeypatch
     client.insert_many([rows(3, 10 * k) for k in range(3, 6)])
     assert numbers(client) == [[10 * k, 10 * k + 1, 10 * k + 2] for k in range(6)]
     assert held[0] == held[1] > 0
+
+
+def test_what_waits_is_taken_back_when_the_rest_cannot_be_sent(embed, monkeypatch):
+    client = embed(item=gear.Whole(), limiter=gear.Queue(1))
+    monkeypatch.setattr(group, "GROUP", 2)
+    write, calls = group.Group._write, []
+
+    def second_fails(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise MemoryError
+        write(*arguments)
+
+    monkeypatch.setattr(group.Group, "_write", second_fails)
+    with pytest.raises(MemoryError):
+        client.insert_many([rows(3, 10 * k) for k in range(4)])
+    assert (figures(client)["inserted_trajectories"], figures(client)["waiting_writers"]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "message"),
+    [
+        (lambda: (rows(3) for _ in range(2)), {}, "expected a list of dicts.*got generator"),
+        (lambda: [rows(3)], {"offsets": [0, 3]}, "offsets= say where .* of one dict"),
+        (lambda: [rows(3)], {"priorities": 1.0}, "expected 1 priorities, one per trajectory, got 1.0"),
+    ],
+)
+def test_arguments_that_do_not_go_together_are_named(embed, given, options, message):
+    with pytest.raises(gear.DataError, match=message):
+        embed(item=gear.Whole()).insert_many(given(), **options)
 
 
 @pytest.mark.parametrize(

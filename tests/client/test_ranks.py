@@ -237,6 +237,20 @@ def test_a_consumers_claims_are_the_ranks_that_got_them(desk):
     assert [numbers(ask(desk, client, rank, 1, consumer="reward")) for rank in (1, 0)] == [[1], [0]]
 
 
+def test_a_consumers_part_that_was_not_delivered_waits_for_the_ranks_next_client(desk):
+    if desk.path == "inproc":
+        pytest.skip("one client")
+    client = desk.open(consumers=("trainer",))
+    desk.insert(client, *range(8))
+    with desk.another() as gone:
+        left = gone.select(2, desk.name, world_size=2, rank=0, consumer="trainer", timeout=5)
+    batch = ask(desk, client, 0, 2, consumer="trainer")
+    assert (batch.draw, numbers(batch)) == (0, [0, 1])
+    assert batch.ids.tolist() == left.ids.tolist()
+    assert client.ack(batch.ids).applied == 2
+    assert numbers(ask(desk, client, 1, 2, consumer="trainer")) == [2, 3]
+
+
 def test_groups_stay_whole_and_fill_a_budget_of_steps(tokens):
     table = gear.Table("g", [gear.Column("k", (), "int64")], gear.Trajectories(64), item=gear.Whole(), mean_length=8,
                        max_length=64, sampler=gear.Groups(2), consumers=("trainer",))  # fmt: skip

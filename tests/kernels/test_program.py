@@ -81,6 +81,20 @@ def test_a_damaged_file_is_made_anew(installation, suffix):
     assert call(installation) == [[7, 3.5], [[0, 1], [0, 1]]]
 
 
+def test_the_first_call_may_be_of_a_kernel_that_others_of_the_program_call(installation):
+    two = installation / "gear" / "kernels" / "two.py"
+    two.write_text(two.read_text().replace("callee", "one").replace("one(x[n])", "one(n, n) + x[n]"))
+    assert call(installation) == [[7, 4.5], [[1, 0], [0, 1]]]
+
+
+def test_without_a_directory_to_write_to_each_process_compiles_the_whole_once(installation):
+    nowhere = "from numba.core import caching\ncaching.CompileResultCacheImpl._locator_classes = []\n"
+    load = "from gear.kernels.both import BOTH\nBOTH.load()\n"
+    code = nowhere + "caching.CacheImpl._locator_classes = []\n" + load + CALL
+    assert json.loads(python(code, installation))[0] == [7, 3.5]
+    assert files(installation) == []
+
+
 def test_a_kernel_called_with_other_types_compiles_for_itself(installation):
     code = CALL.replace("[one(3, 2), ", "[one(1.5, 2), ")
     assert json.loads(python(code, installation))[0] == [4.0, 3.5]

@@ -124,6 +124,8 @@ class Recount:
         if isinstance(self.table.limiter, (gear.Queue, gear.Stack)):
             gone = [s for d in self.drive.draws if not d.settled and not d.before_reset for s in d.slots]
             stale = sum(bool(self.slots[s, f.FLAGS] & f.STALE_NOW) for s in gone if self.slots[s, f.STATE] == f.EVICTED)
+            if self.table.lines:
+                stale = 0  # what is claimed goes at once: only an acknowledgement counts as delivered
             left = c[f.DELETED_ITEMS] - c[f.RETURNED_ITEMS]
             assert left == c[f.SAMPLED_ITEMS] + stale, "an item left a queue undelivered"
         used = {gear.Steps: "steps", gear.Trajectories: "trajectories", gear.Bytes: "used_bytes"}

@@ -7,11 +7,12 @@ import time
 import numpy as np
 import pytest
 
-from gear.errors import DataError
+from gear.errors import DataError, PartExpired, PinLost
 from gear.schema import Queue, Steps, Whole, Window
 from gear.storage import fields as f
 from gear.storage.acknowledge import AGAIN, APPLIED, REPEATED, STALE
 from gear.storage.claims import Claims
+from gear.storage.ranks import Ask, Share, Wanted
 
 from .actors import Actor, make, read
 
@@ -47,6 +48,38 @@ def test_a_silent_clients_claims_stand_first_and_are_its_again_when_it_is_back()
     assert stored.acknowledge(actor.client, 0, mine.ids).tolist() == [AGAIN, APPLIED, APPLIED]
     assert stored.acknowledge(other, 0, taken.ids).tolist() == [APPLIED]
     assert stored.acknowledge(actor.client, 0, mine.ids).tolist() == [REPEATED] * 3
+
+
+def test_a_part_of_a_draw_is_its_clients_when_that_is_back_and_its_ranks_when_it_is_gone():
+    stored, actor = filled()
+    parts = []
+
+    def ask(client):
+        share, wanted = Share(2, 0), Wanted(2, 0, None)
+        actor.queue.ranks.ask(Ask(client, wanted, (0, 0), 0, share, 1, 60.0, LATER, parts.append))
+
+    ask(actor.client)
+    stored.suspend(actor.client)
+    assert served(actor, 0, 1, stored.attach(b"o" * 16))[1] == [4]  # the parts of both ranks are not served again
+    stored.resume(actor.client)
+    assert stored.acknowledge(actor.client, 0, parts[0].ids[:1]).tolist() == [APPLIED]
+    stored.suspend(actor.client)
+    stored.fence(actor.client)
+    heir = stored.attach(b"h" * 16)
+    ask(heir)
+    assert isinstance(parts[1], PartExpired)  # some of it was acknowledged: it is not the part that it was
+    stored.pins.expire(time.time() + 61)
+    assert served(actor, 0, 2, heir)[1] == [1, 2]
+
+
+def test_a_part_that_expires_while_it_is_handed_out_is_told_as_lost(monkeypatch):
+    stored, actor = filled()
+    parts = []
+    late = lambda *given: (_ for _ in ()).throw(PinLost("late"))
+    monkeypatch.setattr(stored.pins, "hand", late)
+    actor.queue.ranks.ask(Ask(actor.client, Wanted(2, 0, None), (0, 0), 0, Share(2, 0), 1, 60.0, LATER, parts.append))
+    assert isinstance(parts[0], PartExpired)
+    assert served(actor, 0, 2)[1] == [0, 1]
 
 
 def test_a_client_that_is_gone_leaves_its_claims_in_their_order():

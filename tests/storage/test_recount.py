@@ -41,7 +41,7 @@ SAMPLERS = [
 WEIGHTS = {
     "insert": 30, "grow": 20, "withdraw": 3, "borrow": 6, "select": 18, "hold": 6, "release": 20, "update": 4,
     "expire": 4, "reclaim": 2, "reset": 1, "die": 3, "fill": 12, "version": 2, "open": 4, "append": 12, "seal": 4,
-    "drop": 1, "acknowledge": 15, "vanish": 3,
+    "drop": 1, "discard": 2, "acknowledge": 15, "vanish": 3,
 }  # fmt: skip
 LATE = (Column("a", (), "int64", late=True), Column("b", (2,), "int32", per="trajectory", late=True))
 REQUIREMENTS = [(), (), ("a",), ("b", ("a", "b")), ("a", "b", ("a", "b"))]
@@ -436,6 +436,20 @@ class Drive:
         self.stored.growing.expire(time.time() + self.table.open_ttl + 1)
         self.queue.advance()
         assert not any(self.slot_of(name) is not None for name in self.opened), "an idle open trajectory stays"
+
+    def discard(self, client: Client) -> None:
+        """Some trajectories are dropped by id, whoever reads them; none if a writer still writes one of them."""
+        going = self.random.sample(self.kept(), min(2, len(self.kept())))
+        written = [s for s in going if self.slots[s, f.STATE] == f.OPEN and self.slots[s, f.WRITER] != f.TABLE]
+        ids = [self.first_row(slot) for slot in going] + [0]
+        extra = self.slot_of(0) is not None
+        with pytest.raises(gear.DataError, match="nothing was dropped") if written else nullcontext():
+            update = self.queue.drop(np.array(ids))
+            assert update.applied == len(going) + extra, "drops were miscounted"
+        assert written or not set(going) & set(self.kept()), "what was dropped is still stored"
+
+    def kept(self) -> list[int]:
+        return np.flatnonzero(np.isin(self.slots[:, f.STATE], (f.OPEN, f.CLOSED))).tolist()
 
     def hold(self, client: Client) -> None:
         for draw in self.some_draw():
