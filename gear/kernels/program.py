@@ -20,7 +20,7 @@ from numba.core import caching
 from numba.core.compiler_lock import global_compiler_lock
 
 from gear.kernels.compile import Cache, kernel, stamp
-from gear.kernels.parts import JoiningCompiler, join
+from gear.kernels.parts import JoiningCompiler, join, works
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +71,8 @@ class Program:
             dispatcher: Any = kernel(function)
             args = tuple(known.get(name, types.int64) for name in names)
             self._members[key] = (dispatcher, args)
-            if isinstance(dispatcher._cache, Cache):  # else nothing can be cached, and every kernel compiles alone
+            # Else nothing can be cached, or joined, and every kernel compiles alone.
+            if isinstance(dispatcher._cache, Cache) and isinstance(dispatcher._compiler, JoiningCompiler):
                 dispatcher._cache = _Member(function, self, key, args)
                 dispatcher._compiler.__class__ = _MemberCompiler
                 dispatcher._compiler.program, dispatcher._compiler.declared = self, (key, args)
@@ -84,9 +85,9 @@ class Program:
         return self._load() is not None
 
     def load(self) -> None:
-        """Have every kernel compiled, or loaded from the cache."""
+        """Have every kernel compiled, or loaded from the cache; does nothing where nothing can be joined."""
         with global_compiler_lock:
-            if self._load() is None:
+            if self._load() is None and works():
                 self.compile()
 
     def result(self, key: Key) -> Any:
@@ -141,11 +142,13 @@ class _Member(Cache):
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         if _arguments(signature) == self._args:
-            return self._program.loaded(self._key)
+            joined = self._program.loaded(self._key)
+            if joined is not None or works():
+                return joined
         return super().load_overload(signature, target_context)
 
     def save_overload(self, signature: Any, data: Any) -> None:
-        if _arguments(signature) != self._args:
+        if _arguments(signature) != self._args or not works():
             super().save_overload(signature, data)
 
 
@@ -157,7 +160,9 @@ class _MemberCompiler(JoiningCompiler):
 
     def _compile_core(self, args: Any, return_type: Any) -> Any:
         key, kinds = self.declared
-        return self.program.result(key) if tuple(args) == kinds else super()._compile_core(args, return_type)
+        if tuple(args) == kinds and works():
+            return self.program.result(key)
+        return super()._compile_core(args, return_type)
 
 
 def _arguments(signature: Any) -> tuple[types.Type, ...]:
