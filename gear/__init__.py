@@ -1,7 +1,7 @@
 """GEAR: a GPU-centric, distributed experience replay service.
 
-The public names, and nothing else. Importing it loads NumPy and msgspec; what needs sockets, kernels or
-torch is imported when first used.
+The public names, and nothing else. Importing it loads NumPy, msgspec and what declares a table; the rest, and above
+all what needs sockets, kernels or torch, is imported when first used.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from gear.arrays import Published
-from gear.batch import Batch, Selection, Update
 from gear.errors import (
     AuthenticationError,
     Closed,
@@ -30,7 +28,6 @@ from gear.errors import (
     TableNotFound,
 )
 from gear.grouping import Groups, MeanBetween, NonzeroVariance
-from gear.query import Query
 from gear.schema import (
     Bytes,
     Column,
@@ -54,12 +51,10 @@ from gear.schema import (
     Whole,
     Window,
 )
-from gear.views import NStep, ReturnToGo, Timestep, View
-from gear.views import NStep as n_step
-from gear.views import ReturnToGo as return_to_go
-from gear.views import Timestep as timestep
 
 if TYPE_CHECKING:
+    from gear.arrays import Published
+    from gear.batch import Batch, Selection, Update
     from gear.client import Client, connect, embedded
     from gear.client.autoreset import final_observation
     from gear.client.loader import Loader
@@ -67,6 +62,11 @@ if TYPE_CHECKING:
     from gear.client.writer import Writer
     from gear.infer import table_like
     from gear.page import Page
+    from gear.query import Query
+    from gear.views import NStep, ReturnToGo, Timestep, View
+    from gear.views import NStep as n_step
+    from gear.views import ReturnToGo as return_to_go
+    from gear.views import Timestep as timestep
 
 __version__ = "0.1.0.dev0"
 
@@ -83,22 +83,36 @@ __all__ = [
 ]  # fmt: skip
 
 _LAZY = {
+    "Batch": "gear.batch",
     "Client": "gear.client",
     "Loader": "gear.client.loader",
+    "NStep": "gear.views",
     "Page": "gear.page",
+    "Published": "gear.arrays",
+    "Query": "gear.query",
+    "ReturnToGo": "gear.views",
+    "Selection": "gear.batch",
+    "Timestep": "gear.views",
+    "Update": "gear.batch",
     "VectorWriter": "gear.client.vector",
+    "View": "gear.views",
     "Writer": "gear.client.writer",
     "connect": "gear.client",
     "embedded": "gear.client",
     "final_observation": "gear.client.autoreset",
+    "n_step": "gear.views:NStep",
+    "return_to_go": "gear.views:ReturnToGo",
     "table_like": "gear.infer",
+    "timestep": "gear.views:Timestep",
 }
+"""Where each name that is imported at its first use comes from, and what it is called there if that differs."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'gear' has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_LAZY[name]), name)
+    module, _, there = _LAZY[name].partition(":")
+    value = globals()[name] = getattr(importlib.import_module(module), there or name)
     return value
 
 

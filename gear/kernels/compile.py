@@ -24,7 +24,7 @@ from numba import types
 from numba.core import caching, cgutils
 from numba.extending import intrinsic
 
-from gear.kernels.parts import JoiningCompiler, Part
+from gear.kernels.parts import in_parts
 
 try:
     import fcntl
@@ -54,7 +54,7 @@ _directory: str | None = None
 def kernel(function: Function) -> Function:
     """Compile `function` with Numba at its first call: without the GIL, cached on disk, NumPy's error model."""
     global _directory
-    dispatcher = _in_parts(numba.njit(**_OPTIONS)(function))
+    dispatcher = in_parts(numba.njit(**_OPTIONS)(function))
     try:
         dispatcher._cache = Cache(function)
         _directory = _directory or dispatcher.stats.cache_path
@@ -73,18 +73,7 @@ def _warn_uncached() -> None:
 
 def helper(function: Function) -> Function:
     """Compile `function` into the kernels that call it; it has no cache of its own."""
-    return _in_parts(numba.njit(**_OPTIONS)(function))
-
-
-def _in_parts(dispatcher: Any) -> Any:
-    """Have a compiled function linked into those that call it before anything is optimised."""
-    if not hasattr(dispatcher, "_compiler"):  # NUMBA_DISABLE_JIT
-        return dispatcher
-    part = Part(dispatcher)
-    dispatcher.get_call_template, dispatcher.get_overload = part.get_call_template, part.get_overload
-    dispatcher._compiler.__class__ = JoiningCompiler
-    dispatcher._compiler.part = part
-    return dispatcher
+    return in_parts(numba.njit(**_OPTIONS)(function))
 
 
 class Cache(caching.FunctionCache):  # the class that `njit(cache=True)` uses

@@ -3,19 +3,29 @@
 Numba optimises a function, and emits machine code for it, also where only other compiled functions call it, and
 again in each of these: the storage of GEAR, where everything may evict, took two minutes to compile. A `Part` is the
 unoptimised code of a function. `Joined` brings functions and all they call into one library, where LLVM sees everything
-once. Written for the compiler inside Numba (0.61 to 0.68), which has no stable interface.
+once. Written for the compiler inside Numba (0.61 to 0.68), which has no stable interface: where it is another, `works`
+says so and every kernel compiles as Numba does it.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 from typing import TYPE_CHECKING, Any
 
+import numba
 from numba.core import compiler, types, typing
-from numba.core.codegen import JITCodeLibrary
-from numba.core.dispatcher import _FunctionCompiler  # type: ignore[attr-defined]
+
+try:
+    from numba.core.codegen import JITCodeLibrary
+    from numba.core.dispatcher import _FunctionCompiler  # type: ignore[attr-defined]
+except ImportError:  # another Numba, with which nothing is joined
+    JITCodeLibrary = _FunctionCompiler = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+logger = logging.getLogger(__name__)
 
 
 class _Flags(compiler.Flags):
@@ -33,7 +43,7 @@ class _Flags(compiler.Flags):
 _HASH = hash(compiler.Flags())  # of Numba's own, whatever is set
 
 
-class _Unoptimised(JITCodeLibrary):
+class _Unoptimised(JITCodeLibrary or object):  # type: ignore[misc]
     """The code of one function as it was lowered; never run by itself."""
 
     def _optimize_functions(self, module: Any) -> None:
@@ -91,6 +101,8 @@ class Part:
 
     def get_call_template(self, args: tuple[types.Type, ...], keywords: dict[str, types.Type]) -> Any:
         """What Numba asks when the type of a call is inferred."""
+        if not works():
+            return type(self._dispatcher).get_call_template(self._dispatcher, args, keywords)
         plain = {name: _plain(kind) for name, kind in keywords.items()}
         signature, args = self._dispatcher.fold_argument_types(tuple(map(_plain, args)), plain)
         result = self.result(tuple(map(_plain, args)))
@@ -100,15 +112,19 @@ class Part:
 
     def get_overload(self, signature: Any) -> Any:
         """What Numba asks when the call is lowered."""
+        if not works():
+            return type(self._dispatcher).get_overload(self._dispatcher, signature)
         return self.results[tuple(getattr(signature, "args", signature))].entry_point
 
 
-class JoiningCompiler(_FunctionCompiler):
+class JoiningCompiler(_FunctionCompiler or object):  # type: ignore[misc]
     """Compiles a function for calls from Python: its part and all it calls, in one library."""
 
     part: Part
 
     def _compile_core(self, args: Iterable[types.Type], return_type: Any) -> Any:
+        if not works():
+            return super()._compile_core(args, return_type)
         return join(self.py_func.__qualname__, [self.part.result(tuple(args))])[0]
 
 
@@ -136,6 +152,75 @@ def join(name: str, parts: list[Any]) -> list[Any]:
         )
         for part in parts
     ]
+
+
+def in_parts(dispatcher: Any) -> Any:
+    """Have a compiled function linked into those that call it before anything is optimised."""
+    if _FunctionCompiler is None or JITCodeLibrary is None:
+        works()  # says that it does not
+        return dispatcher
+    if not hasattr(dispatcher, "_compiler"):  # NUMBA_DISABLE_JIT
+        return dispatcher
+    return _in_parts(dispatcher)
+
+
+def _in_parts(dispatcher: Any) -> Any:
+    part = Part(dispatcher)
+    dispatcher.get_call_template, dispatcher.get_overload = part.get_call_template, part.get_overload
+    dispatcher._compiler.__class__ = JoiningCompiler
+    dispatcher._compiler.part = part
+    dispatcher._compiling_counter = _Uncounted()
+    return dispatcher
+
+
+class _Uncounted:
+    """Numba refuses a call of what is being compiled, as a recursion. With all of a program its own call is none."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def __bool__(self) -> bool:
+        return False
+
+
+def works() -> bool:
+    """Whether this Numba is as expected; found out when something is to be compiled, and said in the log if it is not.
+
+    The first call tries it on two functions, a matter of milliseconds beside what is compiled then.
+    """
+    return _trying or _works()
+
+
+_trying = False
+
+
+@functools.cache
+def _works() -> bool:
+    global _trying
+    try:
+        if _FunctionCompiler is None or JITCodeLibrary is None:
+            raise ImportError("names of it are missing")
+        _trying = True
+        one = _in_parts(numba.njit(lambda x: x + 1))
+        two = _in_parts(numba.njit(lambda x: one(x) * 2))
+        if two(3) == 8:
+            return True
+        reason = "it joins functions wrongly"
+    except Exception as error:
+        logger.debug("joining functions", exc_info=True)
+        reason = repr(error)
+    finally:
+        _trying = False
+    logger.warning(
+        "Numba %s is none of 0.61 to 0.68, of which the inside is known (%s): kernels compile one by one, and a first "
+        "start takes minutes",
+        numba.__version__,
+        reason,
+    )
+    return False
 
 
 def _environments(library: Any) -> Iterator[Any]:

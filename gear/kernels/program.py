@@ -18,10 +18,9 @@ from llvmlite import binding
 from numba import types
 from numba.core import caching
 from numba.core.compiler_lock import global_compiler_lock
-from numba.core.dispatcher import CompilingCounter  # type: ignore[attr-defined]
 
 from gear.kernels.compile import Cache, kernel, stamp
-from gear.kernels.parts import JoiningCompiler, join
+from gear.kernels.parts import JoiningCompiler, join, works
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +69,7 @@ class Program:
             key = (function.__module__, function.__qualname__)
             assert key[0] in self._modules, f"program {self.name} does not list {key[0]}"
             dispatcher: Any = kernel(function)
-            if not hasattr(dispatcher, "_compiler"):  # NUMBA_DISABLE_JIT
+            if not isinstance(getattr(dispatcher, "_compiler", None), JoiningCompiler):  # nothing can be joined
                 return dispatcher
             args = tuple(known.get(name, types.int64) for name in names)
             self._members[key] = (dispatcher, args)
@@ -78,7 +77,6 @@ class Program:
                 dispatcher._cache = _Member(function, self, key, args)
             dispatcher._compiler.__class__ = _MemberCompiler
             dispatcher._compiler.program, dispatcher._compiler.declared = self, (key, args)
-            dispatcher._compiling_counter = _Uncounted()
             return dispatcher
 
         return decorate
@@ -88,9 +86,9 @@ class Program:
         return self._load() is not None
 
     def load(self) -> None:
-        """Have every kernel compiled, or loaded from the cache."""
+        """Have every kernel compiled, or loaded from the cache; does nothing where nothing can be joined."""
         with global_compiler_lock:
-            if self._load() is None:
+            if self._load() is None and works():
                 self.compile()
 
     def result(self, key: Key) -> Any:
@@ -152,11 +150,13 @@ class _Member(Cache):
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         if _arguments(signature) == self._args:
-            return self._program.loaded(self._key)
+            joined = self._program.loaded(self._key)
+            if joined is not None or works():
+                return joined
         return super().load_overload(signature, target_context)
 
     def save_overload(self, signature: Any, data: Any) -> None:
-        if _arguments(signature) != self._args:
+        if _arguments(signature) != self._args or not works():
             super().save_overload(signature, data)
 
 
@@ -168,14 +168,9 @@ class _MemberCompiler(JoiningCompiler):
 
     def _compile_core(self, args: Any, return_type: Any) -> Any:
         key, kinds = self.declared
-        return self.program.result(key) if tuple(args) == kinds else super()._compile_core(args, return_type)
-
-
-class _Uncounted(CompilingCounter):  # type: ignore[misc]
-    """Never says that a kernel is being compiled: the others of its program that call it are no recursion."""
-
-    def __bool__(self) -> bool:
-        return False
+        if tuple(args) == kinds and works():
+            return self.program.result(key)
+        return super()._compile_core(args, return_type)
 
 
 def _arguments(signature: Any) -> tuple[types.Type, ...]:

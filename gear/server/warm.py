@@ -13,6 +13,7 @@ import numpy as np
 
 from gear.kernels import host, host_views
 from gear.kernels.compile import compile_lock
+from gear.kernels.parts import works
 from gear.schema import Column, Groups, Prioritized, Step, Steps, Table, Whole
 from gear.storage import listing
 from gear.storage.dropping import drop
@@ -122,7 +123,7 @@ def _grow(stored: StoredTable, client: int) -> None:
 @contextlib.contextmanager
 def _second_compiler() -> Iterator[None]:
     """At a first start, another process compiles what draws while this one compiles what commits and the views."""
-    if (COMMIT.is_cached() and DRAW.is_cached()) or (os.cpu_count() or 1) < 2:
+    if (COMMIT.is_cached() and DRAW.is_cached()) or not works() or (os.cpu_count() or 1) < 2:
         yield
         return
     process = subprocess.Popen([sys.executable, "-m", __name__], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)

@@ -95,6 +95,34 @@ def test_without_a_directory_to_write_to_each_process_compiles_the_whole_once(in
     assert files(installation) == []
 
 
+ANOTHER_NUMBA = {
+    "a name less": "import numba.core.codegen\ndel numba.core.codegen.JITCodeLibrary\n",
+    "other parameters": """
+from numba.core import compiler
+true = compiler.compile_extra
+def refuse(*args, library=None, **kinds):
+    if library is not None:
+        raise TypeError("unexpected keyword argument 'library'")
+    return true(*args, **kinds)
+compiler.compile_extra = refuse
+""",
+}
+
+
+@pytest.mark.parametrize("difference", ANOTHER_NUMBA)
+def test_with_another_numba_kernels_compile_one_by_one_and_the_log_says_so(installation, difference):
+    log = (
+        "import logging, sys\nlogging.basicConfig(stream=sys.stdout, format='%(message).5s %(levelname)s')\n"
+        "from gear.kernels.both import BOTH\nBOTH.load()\n"
+    )
+    code = ANOTHER_NUMBA[difference] + CALL
+    first = python(code.replace("import json\n", "import json\n" + log, 1), installation).splitlines()
+    assert json.loads(first[-1]) == [[7, 3.5], [[1, 0], [1, 0]]]
+    assert first[:-1] == ["Numba WARNING"]
+    assert set(files(installation)) == {"callee.callee", "one.one", "two.two"}
+    assert json.loads(python(code, installation)) == [[7, 3.5], [[0, 1], [0, 1]]]
+
+
 def test_a_kernel_called_with_other_types_compiles_for_itself(installation):
     code = CALL.replace("[one(3, 2), ", "[one(1.5, 2), ")
     assert json.loads(python(code, installation))[0] == [4.0, 3.5]
