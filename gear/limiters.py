@@ -103,8 +103,8 @@ class Queue(_Line, frozen=True, tag="queue"):
 
     Implies the sampler and remover `Fifo` and ``max_times_sampled=1``. One sample per insert, differences in
     [0, size], as in Reverb. Nothing leaves undelivered, but for what becomes too stale (`max_staleness`) or is
-    dropped: where the table's capacity is full before its size, inserts wait for room. A request for more than `size` items gets `size` of them, or what there is while an
-    insert waits for room.
+    dropped: where the table's capacity is full before its size, inserts wait for room. A request for more than
+    `size` items gets `size` of them, or what there is while an insert waits for room.
     """
 
 

@@ -308,6 +308,7 @@ class Ranks:
                 ask.over = True
                 self.parked -= 1
                 served += 1
+        self._unmake(ranks)
         self._sweep(ranks)
         return served > 0
 
@@ -424,11 +425,15 @@ class Ranks:
                 taken.append((ranks, ask))
             ranks.asks = [ask for ask in ranks.asks if ask not in mine]
             self.parked -= len(mine)
-            making = ranks.making
-            if making is not None and not any(self._for_next(ranks, ask) for ask in ranks.asks):
-                ranks.making = None
-                self._queue.undraw(making)
+            self._unmake(ranks)
         return taken
+
+    def _unmake(self, ranks: _Ranks) -> None:
+        """Take back the request for a draw that nobody waits for any more: all would be told that they missed it."""
+        making = ranks.making
+        if making is not None and not any(self._for_next(ranks, ask) for ask in ranks.asks):
+            ranks.making = None
+            self._queue.undraw(making)
 
 
 def _differs(ask: Ask, number: int, by: int, wanted: Wanted) -> DataError:

@@ -72,6 +72,24 @@ def test_a_part_of_a_draw_is_its_clients_when_that_is_back_and_its_ranks_when_it
     assert served(actor, 0, 2, heir)[1] == [1, 2]
 
 
+def test_a_draw_that_no_rank_waits_for_any_more_is_not_made():
+    stored, actor = filled(4)
+    parts = []
+
+    def ask():
+        wanted = Wanted(2, 0, None)
+        actor.queue.ranks.ask(Ask(actor.client, wanted, (0, 0), 0, Share(2, 0), 1, 60.0, LATER, parts.append))
+
+    ask()
+    ask()  # waits for the next draw, and is then given what the first lets go of
+    stored.pins.release(actor.client, parts[0].pin, False)
+    actor.queue.advance()
+    assert [part.draw for part in parts] == [0, 0]
+    for number in range(4):
+        actor.insert(number, 4)
+    assert len(stored.pins) == 2
+
+
 def test_a_part_that_expires_while_it_is_handed_out_is_told_as_lost(monkeypatch):
     stored, actor = filled()
     parts = []
