@@ -14,7 +14,7 @@ from gear.errors import GearError, ProtocolError
 from gear.server.bulk import items_of
 from gear.server.later import deadline_of
 from gear.storage.budget import Budget
-from gear.storage.ranks import Ask, Share, Wanted
+from gear.storage.ranks_asks import Ask, Share, Wanted
 from gear.transport import messages as m
 from gear.transport import wire
 

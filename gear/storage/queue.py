@@ -22,7 +22,8 @@ from gear.storage.credit import Credits
 from gear.storage.deadlines import Deadlines
 from gear.storage.dropping import drop
 from gear.storage.growing import Waits
-from gear.storage.ranks import Ask, Ranks
+from gear.storage.ranks import Ranks
+from gear.storage.ranks_asks import Ask
 from gear.storage.selects import Select, Selects
 
 __all__ = ["CommitDone", "RequestQueue"]

@@ -8,10 +8,8 @@ outlives the shard. Not thread-safe: the owner serialises.
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,13 +17,12 @@ from gear.batch import NO_NEIGHBOURS
 from gear.errors import DataError, DeadlineExceeded, GearError, PartExpired, PinLost
 from gear.storage import obstacles
 from gear.storage.claims import NOBODY
+from gear.storage.ranks_asks import Ask, Wanted
 from gear.storage.ranks_draw import Divided
+from gear.storage.ranks_parts import Draw, Part, Together
 from gear.storage.selects import Select
 
 if TYPE_CHECKING:
-    from gear.batch import Selection
-    from gear.storage.budget import Budget
-    from gear.storage.pin import Pin
     from gear.storage.queue import RequestQueue
 
 AHEAD = 16
@@ -33,113 +30,6 @@ AHEAD = 16
 
 MOST_TOLD = 64
 """Past draws kept for ranks that are to be told that their part is lost."""
-
-
-class Share(NamedTuple):
-    """Whose part: rank `rank` of `ranks`, of draw number `draw`; -1: its next one."""
-
-    ranks: int
-    rank: int
-    draw: int = -1
-
-    @staticmethod
-    def checked(ranks: int, rank: int, draw: int | None) -> Share:
-        """As a client says it.
-
-        Raises
-        ------
-        DataError
-            If there is no such rank.
-        """
-        if not 0 <= rank < ranks:
-            raise DataError(f"rank: expected a number from 0 to {ranks - 1} (world_size {ranks}), got {rank}")
-        return Share(ranks, rank, -1 if draw is None else draw)
-
-
-class Wanted(NamedTuple):
-    """What all ranks must ask for alike."""
-
-    size: int
-    which: int
-    budget: Budget | None
-
-    def __str__(self) -> str:
-        steps = "" if self.budget is None else f", max_steps={self.budget.steps}, alone={self.budget.alone}"
-        return f"size={self.size}{steps}, set of items {self.which}"
-
-
-@dataclass(eq=False, slots=True)
-class Ask:
-    """A client that asks for a part; `done` gets a Selection or a GearError."""
-
-    client: int
-    wanted: Wanted
-    reach: tuple[int, int]
-    consumer: int
-    share: Share
-    parties: int
-    ttl: float
-    deadline: float
-    done: Callable[[Any], None]
-    over: bool = False
-
-
-@dataclass(eq=False, slots=True)
-class _Part:
-    """A rank's part of a draw, or why there is none."""
-
-    selection: Selection | None = None
-    pin: Pin | None = None
-    error: GearError | None = None
-    holder: int = -1
-    """The client that was handed it last."""
-    told: bool = False
-    """Whether the rank knows that it is lost."""
-
-    @property
-    def waits(self) -> bool:
-        """Whether the rank may have it."""
-        pin = self.pin
-        return pin is not None and not self.lost and not pin.delivered and not pin.holders and pin.parties == 1
-
-    @property
-    def lost(self) -> bool:
-        """Whether nobody can have it any more, though nobody got it."""
-        pin = self.pin
-        return pin is None or (not pin.delivered and (pin.settled or pin.deadline <= time.time()))
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing is to be done about it any more."""
-        return self.told or (self.pin is not None and self.pin.delivered)
-
-    def away(self, client: int) -> bool:
-        """Whether another client of the rank has it, perhaps one that is gone soon."""
-        return self.holder not in (-1, client) and not (self.over or self.waits or self.lost)
-
-
-@dataclass(eq=False, slots=True)
-class _Draw:
-    number: int
-    wanted: Wanted
-    by: int
-    """The rank for which it was made."""
-    parts: list[_Part]
-
-
-@dataclass(eq=False, slots=True)
-class _Ranks:
-    """The ranks that draw together: those of a consumer, or of a table without any."""
-
-    count: int
-    consumer: int
-    number: int = 0
-    """Of the next draw that is made."""
-    draws: dict[int, _Draw] = field(default_factory=dict)
-    asks: list[Ask] = field(default_factory=list)
-    making: Select | None = None
-    blocked: bool = False
-    """Whether a rank that is behind keeps the next draw from being made."""
 
 
 class Ranks:
@@ -152,7 +42,7 @@ class Ranks:
 
     def __init__(self, queue: RequestQueue) -> None:
         self._queue, self._stored = queue, queue.stored
-        self._all: dict[int, _Ranks] = {}
+        self._all: dict[int, Together] = {}
         self.parked = 0
         """How many wait."""
 
@@ -178,11 +68,11 @@ class Ranks:
         elif ranks.blocked:
             self.serve(True)
 
-    def _ranks_of(self, ask: Ask) -> _Ranks:
+    def _ranks_of(self, ask: Ask) -> Together:
         """The ranks that the asker is one of."""
         ranks, count = self._all.get(ask.consumer), ask.share.ranks
         if ranks is None:
-            ranks = self._all[ask.consumer] = _Ranks(count, ask.consumer)
+            ranks = self._all[ask.consumer] = Together(count, ask.consumer)
         if ranks.count == count:
             return ranks
         waiting = sorted({other.share.rank for other in ranks.asks})
@@ -199,7 +89,7 @@ class Ranks:
 
     # Parts
 
-    def _serve(self, ranks: _Ranks, ask: Ask) -> bool:
+    def _serve(self, ranks: Together, ask: Ask) -> bool:
         """Give the asker its part or the error; False: there is none yet."""
         rank, number = ask.share.rank, ask.share.draw
         if number >= ranks.number:
@@ -228,14 +118,14 @@ class Ranks:
             return True
         return number < 0 and self._agree(ranks, ask)
 
-    def _agree(self, ranks: _Ranks, ask: Ask) -> bool:
+    def _agree(self, ranks: Together, ask: Ask) -> bool:
         """Refuse who wants something else than those who wait for the same draw."""
         for other in ranks.asks:
             if other.share.rank != ask.share.rank and other.wanted != ask.wanted and self._for_next(ranks, other):
                 raise _differs(ask, ranks.number, other.share.rank, other.wanted)
         return False
 
-    def _hand(self, ranks: _Ranks, ask: Ask, draw: _Draw, part: _Part) -> bool:
+    def _hand(self, ranks: Together, ask: Ask, draw: Draw, part: Part) -> bool:
         pin, selection = part.pin, part.selection
         assert pin is not None
         assert selection is not None
@@ -261,7 +151,7 @@ class Ranks:
         ask.done(dataclasses.replace(selection, parties=ask.parties, neighbours=near))
         return True
 
-    def _tell(self, ranks: _Ranks, ask: Ask, lost: list[_Draw]) -> None:
+    def _tell(self, ranks: Together, ask: Ask, lost: list[Draw]) -> None:
         """Tell a rank once what it has missed."""
         for draw in lost:
             draw.parts[ask.share.rank].told = True
@@ -273,7 +163,7 @@ class Ranks:
         which = str(first) if len(lost) == 1 else f"{first} to {last} ({len(lost)} parts)"
         self._lost(ranks, ask, which, "expired: nobody had it in time, or the table took its rows back")
 
-    def _lost(self, ranks: _Ranks, ask: Ask, which: str, why: str) -> None:
+    def _lost(self, ranks: Together, ask: Ask, which: str, why: str) -> None:
         rank, count = ask.share.rank, ask.share.ranks
         waiting = next((draw.number for draw in ranks.draws.values() if draw.parts[rank].waits), ranks.number)
         ask.done(
@@ -295,7 +185,7 @@ class Ranks:
                 self._begin(ranks)
         return moved
 
-    def _serve_asks(self, ranks: _Ranks) -> bool:
+    def _serve_asks(self, ranks: Together) -> bool:
         served = 0
         for ask in list(ranks.asks):
             try:
@@ -312,7 +202,7 @@ class Ranks:
         self._sweep(ranks)
         return served > 0
 
-    def _begin(self, ranks: _Ranks) -> None:
+    def _begin(self, ranks: Together) -> None:
         """Have the next draw made if somebody waits for it."""
         first = next((ask for ask in ranks.asks if self._for_next(ranks, ask)), None)
         if ranks.making is not None or first is None:
@@ -332,25 +222,25 @@ class Ranks:
         self._queue.draw(ranks.making)
 
     @staticmethod
-    def _for_next(ranks: _Ranks, ask: Ask) -> bool:
+    def _for_next(ranks: Together, ask: Ask) -> bool:
         """Whether it waits for a draw that is not made yet; else until another client lets go of its part."""
         if ask.share.draw >= 0:
             return ask.share.draw >= ranks.number
         return not any(draw.parts[ask.share.rank].away(ask.client) for draw in ranks.draws.values())
 
-    def _made(self, ranks: _Ranks, by: Ask, result: Divided | GearError) -> None:
+    def _made(self, ranks: Together, by: Ask, result: Divided | GearError) -> None:
         """The next draw is there; an error is every rank's."""
         ranks.making = None
         if isinstance(result, GearError):
-            parts = [_Part(error=result) for _ in range(ranks.count)]
+            parts = [Part(error=result) for _ in range(ranks.count)]
         else:
             parts = self._divide(ranks, by, result)
-        ranks.draws[ranks.number] = _Draw(ranks.number, by.wanted, by.share.rank, parts)
+        ranks.draws[ranks.number] = Draw(ranks.number, by.wanted, by.share.rank, parts)
         ranks.number += 1
         self._serve_asks(ranks)
         self._stored.pins.stirred |= bool(ranks.asks)  # they wait for the one after it
 
-    def _divide(self, ranks: _Ranks, by: Ask, drawn: Divided) -> list[_Part]:
+    def _divide(self, ranks: Together, by: Ask, drawn: Divided) -> list[Part]:
         """A pin of its own for each rank's part."""
         stored, whole = self._stored, drawn.whole
         selections = []
@@ -370,14 +260,14 @@ class Ranks:
             selection.pin = number
             if pin.claim and stored.claims is not None:
                 pin.claim = stored.claims.move(pin.claim, pin.ids, NOBODY)
-            parts.append(_Part(selection, pin))
+            parts.append(Part(selection, pin))
         return parts
 
-    def _ahead(self, ranks: _Ranks) -> int:
+    def _ahead(self, ranks: Together) -> int:
         """Draws of which some rank has not asked for its part."""
         return sum(any(part.holder < 0 and part.waits for part in draw.parts) for draw in ranks.draws.values())
 
-    def _sweep(self, ranks: _Ranks) -> None:
+    def _sweep(self, ranks: Together) -> None:
         """Forget draws that are over for every rank, and old ones that are lost."""
         old = ranks.number - MOST_TOLD
         for draw in list(ranks.draws.values()):
@@ -413,7 +303,7 @@ class Ranks:
         """The client is gone."""
         self._take(lambda ask: ask.client == client)
 
-    def _take(self, which: Callable[[Ask], bool]) -> list[tuple[_Ranks, Ask]]:
+    def _take(self, which: Callable[[Ask], bool]) -> list[tuple[Together, Ask]]:
         """Take asks out; a draw that nobody waits for any more is not made."""
         taken = []
         for ranks in self._all.values():
@@ -428,7 +318,7 @@ class Ranks:
             self._unmake(ranks)
         return taken
 
-    def _unmake(self, ranks: _Ranks) -> None:
+    def _unmake(self, ranks: Together) -> None:
         """Take back the request for a draw that nobody waits for any more: all would be told that they missed it."""
         making = ranks.making
         if making is not None and not any(self._for_next(ranks, ask) for ask in ranks.asks):

@@ -14,7 +14,8 @@ import numpy as np
 
 from gear.batch import Selection
 from gear.errors import DeviceError, SchemaError, TableMismatch
-from gear.storage import listing, ranks
+from gear.storage import listing
+from gear.storage import ranks_asks as ranks
 from gear.storage.budget import Budget
 from gear.storage.layout import Grant
 from gear.storage.table import StoredTable

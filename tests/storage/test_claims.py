@@ -12,7 +12,7 @@ from gear.schema import Queue, Steps, Whole, Window
 from gear.storage import fields as f
 from gear.storage.acknowledge import AGAIN, APPLIED, REPEATED, STALE
 from gear.storage.claims import Claims
-from gear.storage.ranks import Ask, Share, Wanted
+from gear.storage.ranks_asks import Ask, Share, Wanted
 
 from .actors import Actor, make, read
 
