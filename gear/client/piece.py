@@ -90,9 +90,9 @@ class Piece:
         """Submit the first `length` rows; an error leaves the piece as it was."""
         port, steps = self._port, self._port.layout.block_steps
         deadline = until(timeout)
-        need = port.layout.blocks_for(length + (final is not None)) - len(self._chain)
-        if need > 0:
-            self._settle(need, timeout, wait=True)
+        used = port.layout.blocks_for(length + (final is not None))
+        if used > len(self._chain):
+            self._settle(used - len(self._chain), timeout, wait=True)
         if final is not None:
             flags |= HAS_FINAL
             port.rows.write_row(self._chain[length // steps], length % steps, final)
@@ -100,13 +100,16 @@ class Piece:
             flags |= BEGIN | self.flags
             if values:
                 port.rows.write_values(self._slot, values)
-        blocks = self._chain[self._submitted :]
+        used = max(used, self._submitted)  # a row that did not fit may have taken one more, which stays empty
+        blocks = self._chain[self._submitted : used]
         seam = NO_SEAM if self.begun else self.seam
         self.sequence = port.submit(
             self._slot, blocks, length - self.published, flags, priority, left(deadline), self.version, seam
         )
-        self.begun, self.published, self._submitted = True, length, len(self._chain)
+        self.begun, self.published, self._submitted = True, length, used
         self._ended = bool(flags & END)
+        if self._ended and used < len(self._chain):
+            port.pool.put([], self._chain[used:])
 
     def unpublished(self, length: int) -> list[np.ndarray]:
         """Copies of the rows from `published` to `length`: dtype[n, *shape] per step column."""
@@ -165,7 +168,7 @@ class Piece:
             self._chain.extend(more)
         for memory, block in zip(self._private, self._chain[had:], strict=False):
             self._port.rows.blocks[block] = memory
-        self._private.clear()
+        del self._private[: len(self._chain) - had]
         return True
 
     def _own(self, slot: int) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import gear
+from gear.client.leases import LeasePool
 
 from .conftest import columns, rows
 
@@ -329,3 +331,49 @@ def test_rows_appended_after_a_flush_in_a_private_block_are_not_lost(embed, monk
     client.flush()
     seen = {int(step) for _ in range(100) for step in client.sample(64)["step"]}
     assert {step for step in seen if step < 1000} == set(range(20))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "uint8", "bool", "bfloat16"])
+def test_a_row_is_stored_whatever_memory_it_lies_in(dtype):
+    kind = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+    whole = np.random.default_rng(0).integers(0, 2, (6, 8, 6)).astype(kind)
+    rows = [whole[0, :4, :3], whole[1].T[:4, :3], whole[2, ::2, ::2], np.ascontiguousarray(whole[3, 4:, :3])]
+    rows.append(whole[4, 3::-1, :3])
+    columns = [gear.Column("x", (4, 3), dtype), gear.Column("big", (40, 40), dtype), gear.Column("s", (), dtype)]
+    with gear.embedded([gear.Table("t", columns, gear.Steps(100), item=gear.Whole(), max_length=10)]) as client:
+        with client.writer("t") as writer:
+            for row in rows:
+                writer.append({"x": row, "big": np.resize(row, (40, 40)), "s": row[0, 0]})
+            writer.end()
+        batch = client.sample(1)
+    stored = batch["x"][0]
+    np.testing.assert_array_equal(stored, np.array(rows, kind).view(stored.dtype))
+    big = np.array([np.resize(row, (40, 40)) for row in rows], kind)
+    np.testing.assert_array_equal(batch["big"][0], big.view(stored.dtype))
+    np.testing.assert_array_equal(batch["s"][0], np.array([row[0, 0] for row in rows], kind).view(stored.dtype))
+
+
+@pytest.mark.parametrize("lent", [True, False])
+@pytest.mark.parametrize("publish", ["end", "rows"])
+def test_a_bad_step_where_a_block_begins_costs_nothing(lent, publish, monkeypatch):
+    if not lent:  # no block to be had at once: rows wait in private memory
+        monkeypatch.setattr(LeasePool, "take", lambda self, blocks, timeout: None)
+        monkeypatch.setattr(LeasePool, "take_blocks", lambda self, blocks, timeout: None)
+    table = gear.Table("t", [gear.Column("x")], gear.Steps(100), item=gear.Step(1), max_length=20, block_steps=4)
+    with gear.embedded([table]) as client:
+        writer = client.writer("t", publish=publish)
+        for number in range(9):
+            if number % 4 == 0:
+                with pytest.raises(gear.DataError, match="'x'"):
+                    writer.append({"x": [1.0, 2.0]})
+                if number == 4:
+                    writer.flush()
+            writer.append({"x": float(number)})
+        for number in range(9, 12):
+            writer.append({"x": float(number)})
+        with pytest.raises(gear.DataError, match="'x'"):
+            writer.append({"x": [1.0, 2.0]})
+        writer.end()
+        writer.close()
+        stored = client.sample(300)["x"].ravel()
+    assert set(stored.tolist()) == set(map(float, range(12)))
