@@ -88,9 +88,7 @@ class Catalog:
 
     def _reset(self, client: Client, request: int, body: m.Reset, parts: list[Buffer]) -> None:
         hosted, _ = self._row(client, body.table)
-        hosted.stored.reset()
-        hosted.queue.credits.reset()
-        hosted.queue.advance()
+        hosted.queue.reset()
         self._send(client, request, m.Done(), [])
 
     def _describe(self, client: Client, request: int, body: m.Describe, parts: list[Buffer]) -> None:

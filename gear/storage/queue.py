@@ -184,6 +184,13 @@ class RequestQueue:
         self.advance()
         return current
 
+    def reset(self) -> None:
+        """Empty the table, see `StoredTable.reset`; who waits gathers credit anew, as everything counts anew."""
+        self._selects.let_go()
+        self.stored.reset()
+        self.credits.reset()
+        self.advance()
+
     def drop(self, ids: npt.NDArray[np.int64]) -> Update:
         """Drop trajectories by id, see `dropping.drop`; wakes who waits for it.
 

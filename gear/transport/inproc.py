@@ -237,7 +237,7 @@ class InprocSession(CommitsLocally, LaterLocally, Mapped, InprocWeights):
         """Drop every trajectory of the table."""
         with self._lock:
             local = self._local(table)
-            local.stored.reset()
+            local.queue.reset()
             self._advance(local)
 
     def info(self, timeout: float | None) -> dict[str, Any]:

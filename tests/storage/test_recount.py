@@ -490,12 +490,11 @@ class Drive:
         self.queue.advance()
 
     def reset(self, client: Client) -> None:
-        self.stored.reset()
         for draw in self.draws:
             draw.before_reset = True
         self.claimed.clear()
         self.acknowledged.clear()
-        self.queue.advance()
+        self.queue.reset()
 
     def die(self, client: Client) -> None:
         self.queue.forget(client.client)
