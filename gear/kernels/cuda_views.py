@@ -87,10 +87,12 @@ def look_up(segment, plan, row, want, neighbours, held, before, after, notes, mo
     notes[RUNS], notes[LOW], notes[END], notes[LATEST], notes[ENDED] = 0, 0, 0, -1, 0
     if have > 0:
         go_back(segment, plan, place, before - start)
-        notes[RUNS] = trace(segment, plan, place, start + places + after, notes[FIRST_RUN:], most)
-        notes[LOW], notes[ENDED] = notes[FIRST_RUN], place[TERMINAL]
-        notes[END] = place[AT] if place[OVER] else ENDLESS
-        notes[LATEST] = notes[END] - 1 + place[FINAL]
+        until = start + places + after
+        notes[RUNS] = trace(segment, plan, place, until, notes[FIRST_RUN:], most)
+        if notes[RUNS] > 0:  # garbled records lead nowhere, or to so many runs that they did not fit
+            notes[LOW], notes[ENDED] = notes[FIRST_RUN], place[TERMINAL]
+            notes[END] = place[AT] if place[OVER] or place[AT] < until else ENDLESS
+            notes[LATEST] = notes[END] - 1 + place[FINAL]
 
 
 @device
@@ -191,7 +193,7 @@ def gather_views(
             first = plan[c, BEGIN_AT] + start
             low, stop = notes[LOW], notes[END]
             if plan[c, BEGIN_AT] == 0 and own:
-                low, stop = 0, have
+                low, stop = 0, min(have, stop)  # have: what a record says
             begin, stop = max(first, low), min(first + count, stop)
             shown = max(0, stop - begin)
             gap = count - shown if plan[c, SIDE] == AT_HEAD else begin - first

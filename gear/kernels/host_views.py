@@ -103,10 +103,12 @@ def gather_items(
         n, low, end, last, terminal = 0, np.int64(0), np.int64(0), np.int64(-1), False
         if have > 0:
             go_back(base, plan, neighbours, place, before - start)
-            n = trace(base, plan, neighbours, place, start + places + after, runs)
-            low, terminal = runs[0, 0], place[TERMINAL] != 0
-            end = place[AT] if place[OVER] else ENDLESS
-            last = end - 1 + place[FINAL]
+            until = start + places + after
+            n = trace(base, plan, neighbours, place, until, runs)
+            if n > 0:  # garbled records lead nowhere, or to so many runs that they did not fit
+                low, terminal = runs[0, 0], place[TERMINAL] != 0
+                end = place[AT] if place[OVER] or place[AT] < until else ENDLESS
+                last = end - 1 + place[FINAL]
         if plan[0, MASK] >= 0:
             mask = out + plan[0, MASK] + k * longest
             memset(mask, 0, longest)
@@ -120,7 +122,7 @@ def gather_items(
             row = at if plan[c, COUNT] == 0 else k * count
             first += start
             if plan[c, BEGIN_AT] == 0 and plan[c, COUNT] == 0:
-                begin, stop = max(first, np.int64(0)), min(first + count, have)
+                begin, stop = max(first, np.int64(0)), min(first + count, min(have, end))  # have: what a record says
             else:
                 begin, stop = max(first, low), min(first + count, end)
             shown = max(np.int64(0), stop - begin)

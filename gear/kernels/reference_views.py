@@ -31,7 +31,7 @@ class Trajectory(NamedTuple):
     terminal : whether it ended in a terminal state.
     timestep : steps before position 0, over all pieces.
     slot : the item's slot.
-    have : the item's own rows.
+    have : the item's own rows, as its slot says.
     """
 
     rows: dict[int, Row]
@@ -93,24 +93,24 @@ class _Records:
         if not have:
             return None
         ahead, final = self.piece(slot, block, number, back=False)
-        last = slot
-        while self.slots[last, r.FLAGS] & r.CONTINUED:
+        last, whole = slot, len(ahead) == int(self.slots[slot, r.LENGTH]) - number
+        while whole and self.slots[last, r.FLAGS] & r.CONTINUED:
             final, following = None, int(self.slots[last, r.SUCCESSOR])
             if not self.may_read(following) or not len(ahead):
                 break
             more, final = self.piece(following, int(self.slots[following, r.FIRST]), 0, back=False)
-            ahead, last = ahead + more, following
+            ahead, last, whole = ahead + more, following, len(more) == int(self.slots[following, r.LENGTH])
         behind = self.piece(slot, block, number, back=True)[0][1:]
-        first = slot
-        while self.may_read(before := int(self.slots[first, r.PREDECESSOR])):
+        first, whole_behind = slot, len(behind) == number
+        while whole_behind and self.may_read(before := int(self.slots[first, r.PREDECESSOR])):
             block, length = int(self.slots[before, r.LAST]), int(self.slots[before, r.LENGTH])
             more = self.piece(before, block, length - 1, back=True)[0]
             if not more:
                 break
-            behind, first = behind + more, before
+            behind, first, whole_behind = behind + more, before, len(more) == length
         rows = {-1 - i: one for i, one in enumerate(behind)} | dict(enumerate(ahead))
         flags = int(self.slots[last, r.FLAGS])
-        terminal = bool(flags & r.TERMINATED and not flags & r.CONTINUED)
+        terminal = whole and bool(flags & r.TERMINATED and not flags & r.CONTINUED)
         return Trajectory(rows, len(ahead), final, terminal, int(self.slots[slot, r.BASE]) + number, slot, have)
 
 
@@ -264,7 +264,7 @@ def _show(view: _View, pads: Bytes, there: Trajectory | None, start: int, count:
     first, own = start + int(plan[r.BEGIN_AT]), plan[r.BEGIN_AT] == 0 and plan[r.COUNT] == 0
     shown: list[int] = []
     if there is not None:
-        low, stop = (0, there.have) if own else (there.low, there.end)
+        low, stop = (0, min(there.have, there.end)) if own else (there.low, there.end)
         shown = [p for p in range(first, first + count) if low <= p < stop]
     gap = {r.AT_TAIL: 0, r.AT_HEAD: count - len(shown)}.get(int(plan[r.SIDE]), shown[0] - first if shown else 0)
     place = {p: gap + i for i, p in enumerate(shown)}

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import argparse
 import math
+import signal
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -256,6 +260,29 @@ def _interval(text: str) -> float:
     return value
 
 
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Ctrl-C as KeyboardInterrupt, and noted in the list: raised in a finalizer or a weakref's callback, it gets lost.
+
+    It ends the command also where SIGINT was ignored when the process began, as for what scripts start in the
+    background.
+    """
+    noted: list[int] = []
+
+    def interrupt(number: int, _: object) -> None:
+        noted.append(number)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield noted  # signals are not its own
+        return
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+
+
 def run(options: argparse.Namespace, token: str) -> int:
     """Show frames until Ctrl-C.
 
@@ -270,24 +297,29 @@ def run(options: argparse.Namespace, token: str) -> int:
         raise SchemaError("gear top needs the package rich; pip install 'gear-replay[watch]'") from None
     terminal = sys.stdout.isatty()
     console = Console(file=sys.stdout, width=None if terminal else WIDTH, highlight=False)
-    before = look(options.address, token, options.timeout)
     try:
-        if options.once:
-            time.sleep(options.interval)
-            console.print(frame(options.address, look(options.address, token, options.timeout), before))
-            return 0
-        return _live(console, options, token, before)
+        with _interrupts() as interrupts:
+            before = look(options.address, token, options.timeout)
+            if options.once:
+                time.sleep(options.interval)
+                console.print(frame(options.address, look(options.address, token, options.timeout), before))
+            else:
+                _live(console, options, token, before, interrupts)
     except KeyboardInterrupt:
-        return 0
+        pass
+    return 0
 
 
-def _live(console: Console, options: argparse.Namespace, token: str, before: Measurement) -> int:
+def _live(
+    console: Console, options: argparse.Namespace, token: str, before: Measurement, interrupts: list[int]
+) -> None:
+    """Draw frames until something is noted in `interrupts`, or raised."""
     from rich.live import Live
 
     now, due = before, time.monotonic()
     with Live(console=console, auto_refresh=False, screen=console.is_terminal, vertical_overflow="crop") as live:
         live.update(frame(options.address, now, None), refresh=True)
-        while True:
+        while not interrupts:
             due = max(due + options.interval, time.monotonic())
             time.sleep(due - time.monotonic() if due > time.monotonic() else 0.0)
             trouble = ""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gear.kernels import records as r
@@ -89,6 +89,22 @@ specs = st.fixed_dictionaries(
 )
 
 
+PLAIN: dict[str, Any] = {
+    "op": r.COPY, "per_trajectory": False, "source": r.BOOL, "result": r.BOOL, "cast": False, "elements": 1,
+    "offset": 0, "count": 0, "side": 0, "shift": 0, "depth": 1, "repeat": False, "scale": 1.0, "gamma": 0.0,
+    "pad": False, "present": False,
+}  # fmt: skip
+BROKEN_OFF = {
+    "seed": 1, "steps": 1, "length": 1, "trajectories": [[1, 2, 2]], "interleaved": False, "head": False,
+    "packed": False,
+    "views": [
+        {**PLAIN, "per_trajectory": True}, {**PLAIN, "per_trajectory": True, "elements": at_most(700, 9)},
+        {**PLAIN, "op": r.STACK, "elements": 3, "depth": 3}, {**PLAIN, "op": r.N_STEP, "pad": True},
+    ],
+}  # fmt: skip
+"""A chain that ends before the rows that its slot names: sums over them had a negative length."""
+
+
 def build(seed, steps, length, trajectories, views, interleaved, head, packed, hostile=False) -> Case:
     """Trajectories, each a list of the lengths of its pieces, in blocks and slots in random order."""
     rng = np.random.default_rng(seed)
@@ -123,6 +139,7 @@ def build(seed, steps, length, trajectories, views, interleaved, head, packed, h
     if hostile:
         _corrupt(rng, segment[: count * 4 * r.BLOCK_FIELDS].view(np.int32))
         _corrupt(rng, starts)
+        _corrupt(rng, segment[slots_at:arena].view(np.int64))
     return Case(segment, plan, pads, starts, lengths, neighbours, np.full(end + 7, SENTINEL, np.uint8))
 
 
@@ -261,6 +278,7 @@ def test_views_equal_the_reference(implementation, spec):
 
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spec=specs)
+@example(spec=BROKEN_OFF)
 def test_whatever_the_records_hold_it_ends_and_stays_in_its_arrays(implementation, spec):
     """A reader that lost its pin gathers while the records change."""
     assert (build(**spec, hostile=True).run(implementation)[-7:] == SENTINEL).all()
@@ -268,12 +286,22 @@ def test_whatever_the_records_hold_it_ends_and_stays_in_its_arrays(implementatio
 
 def one_view(**fields: Any) -> Case:
     """A trajectory of pieces of 3 and 2 rows in blocks of 2, each row one byte, read from its fourth row on."""
-    base = {
-        "op": r.COPY, "per_trajectory": False, "source": r.UINT8, "result": r.UINT8, "cast": False, "elements": 1,
-        "offset": 0, "count": 0, "side": 0, "shift": 0, "depth": 1, "repeat": True, "scale": 1.0, "gamma": 1.0,
-        "pad": False, "present": False,
-    }  # fmt: skip
+    base = {**PLAIN, "source": r.UINT8, "result": r.UINT8, "repeat": True, "gamma": 1.0}
     return build(1, 2, 4, [[3, 2]], [{**base, **fields}], interleaved=False, head=False, packed=False)
+
+
+@pytest.mark.parametrize("head", [False, True])
+@pytest.mark.parametrize("op", [r.COPY, r.STACK, r.N_STEP, r.TO_GO, r.TIMESTEP])
+def test_rows_behind_a_chain_that_is_cut_are_padding(implementation, op, head):
+    """Items of up to 9 rows in blocks of 2, one of which cannot be reached: they show what lies before it."""
+    view = {**PLAIN, "op": op, "source": r.UINT8, "depth": 3, "gamma": 0.5, "pad": True, "present": True}
+    for seed in range(20):
+        case = build(seed, 2, 9, [[7, 2]], [view], interleaved=False, head=head, packed=False)
+        blocks = case.segment[: int(case.plan[0, r.BLOCK_COUNT]) * 4 * r.BLOCK_FIELDS].view(np.int32)
+        blocks = blocks.reshape(-1, r.BLOCK_FIELDS)
+        blocks[blocks[:, r.ORDINAL] == seed % 3, r.NEXT] = -1
+        blocks[blocks[:, r.ORDINAL] == seed % 3 + 1, r.PREVIOUS] = -1
+        np.testing.assert_array_equal(case.run(implementation), case.run(reference_views))
 
 
 @pytest.mark.parametrize(

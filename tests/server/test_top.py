@@ -13,13 +13,14 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 import gear
-from gear.server import cli
+from gear.server import cli, top
 from gear.server.latency import BUCKETS
 from gear.server.top import Measurement, frame
 from tests.transport.helpers import table
@@ -150,8 +151,8 @@ def test_without_rich_it_says_what_to_install(server, monkeypatch, capsys):
 class Terminal:
     """`gear top` in a terminal of its own."""
 
-    def __init__(self, address: str) -> None:
-        code = "import sys; from gear.server.cli import main; sys.exit(main(sys.argv[1:]))"
+    def __init__(self, address: str, before: str = "") -> None:
+        code = before + "import sys; from gear.server.cli import main; sys.exit(main(sys.argv[1:]))"
         self.descriptor, inner = pty.openpty()
         environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "30"}
         self.process = subprocess.Popen(
@@ -194,6 +195,39 @@ def test_it_goes_on_when_the_server_restarts_and_ends_clean_on_ctrl_c(start_serv
         assert terminal.process.wait(10) == 0
     finally:
         terminal.close()
+
+
+def test_ctrl_c_ends_it_where_it_began_with_the_signal_ignored(server):
+    """As shells without job control start what goes on in the background."""
+    terminal = Terminal(server.address, "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); ")
+    try:
+        terminal.wait_for(r"1 of 1 shard up")
+        terminal.process.send_signal(signal.SIGINT)
+        terminal.wait_for(r"\x1b\[\?1049l")
+        assert terminal.process.wait(10) == 0
+    finally:
+        terminal.close()
+
+
+def test_a_ctrl_c_that_comes_in_a_callback_is_not_lost(monkeypatch):
+    """Python reports what is raised in the callback of a weakref, and goes on."""
+    handler, looked, lost = signal.getsignal(signal.SIGINT), [], []
+
+    def look(address: str, token: str, timeout: float) -> Measurement:
+        looked.append(address)
+        assert len(looked) < 5, "it went on"
+        if len(looked) == 3:
+            dying = {0}
+            reference = weakref.ref(dying, lambda _: signal.raise_signal(signal.SIGINT))
+            del dying
+            assert reference() is None
+        return Measurement(float(len(looked)), "server", 1, {0: SHARD})
+
+    monkeypatch.setattr(top, "look", look)
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: lost.append(what.exc_type))
+    assert cli.main(["top", "localhost", "--interval", "0.01"]) == 0
+    assert (lost, len(looked)) == ([KeyboardInterrupt], 3)
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_what_comes_after_the_insert_is_shown_where_there_is_any():
