@@ -74,11 +74,14 @@ class Soak:
         )
 
     def resident(self) -> dict[str, int]:
-        """Size of the shard in kB: all that is resident, and what of it is no file (code that is loaded late is)."""
-        children = Path(f"/proc/{self.server.pid}/task/{self.server.pid}/children").read_text().split()
-        assert children, "the server has no shard process"
+        """Size of the shards in kB: all that is resident, and what of it is no file (code that is loaded late is).
+
+        The spare process that waits to take the place of one that dies is none: it maps no table.
+        """
+        serving = {pid: folders for pid, folders in self._maps().items() if folders}
+        assert serving, "the server has no shard process"
         found = {"all": 0, "own": 0}
-        for pid in children:
+        for pid in serving:
             for line in Path(f"/proc/{pid}/status").read_text().splitlines():
                 if line.startswith("VmRSS"):
                     found["all"] += int(line.split()[1])
@@ -87,13 +90,16 @@ class Soak:
         return found
 
     def mapped(self) -> set[str]:
-        """Folders of /dev/shm that the shard has mapped: its own, whatever else there is."""
-        found = set()
+        """Folders of /dev/shm that the shards have mapped: their own, whatever else there is."""
+        return set().union(*self._maps().values())
+
+    def _maps(self) -> dict[str, set[str]]:
+        """The server's processes, and which folders of /dev/shm each has mapped."""
+        found: dict[str, set[str]] = {}
         for pid in Path(f"/proc/{self.server.pid}/task/{self.server.pid}/children").read_text().split():
-            for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-                folder = line.partition("/dev/shm/")[2].split("/")[0]
-                if folder.startswith("gear-"):
-                    found.add(folder)
+            lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+            folders = {line.partition("/dev/shm/")[2].split("/")[0] for line in lines}
+            found[pid] = {folder for folder in folders if folder.startswith("gear-")}
         return found
 
     def wait_for(self, condition: Callable[[], bool], seconds: float) -> bool:
