@@ -276,6 +276,8 @@ def test_views_equal_the_reference(implementation, spec):
     np.testing.assert_array_equal(case.run(implementation), case.run(reference_views))
 
 
+# Integers wrap on a device and in compiled code; the simulator counts with those of NumPy, which says when they do.
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spec=specs)
 @example(spec=BROKEN_OFF)
