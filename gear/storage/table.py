@@ -22,7 +22,7 @@ from gear.storage import draw, figures, filling, format, memory, room, sample, s
 from gear.storage import fields as f
 from gear.storage import pick as picks
 from gear.storage.blocks import end_leases, lease
-from gear.storage.budget import Budget, fill
+from gear.storage.budget import Budget, Drawn, fill
 from gear.storage.budget_claimed import take_steps
 from gear.storage.claims import NOBODY, Claims
 from gear.storage.evict import evict, unpin
@@ -434,22 +434,7 @@ class StoredTable:
             return credit
         if n < size:
             ids, starts, lengths, probabilities = ids[:n].copy(), starts[:n], lengths[:n], probabilities[:n]
-        near = NO_NEIGHBOURS if reach == (0, 0) else self.neighbours(starts, lengths, reach, 1)
-        number, deadline = self.pins.add(ids, client, parties, ttl, which, near)
-        return Selection(
-            self.table.name,
-            ids,
-            probabilities,
-            starts,
-            lengths,
-            smallest,
-            number,
-            parties,
-            deadline,
-            (),
-            near,
-            versions=self.versions_of(starts),
-        )
+        return self._pinned(client, Drawn(ids, starts, lengths, probabilities), smallest, parties, ttl, reach, which)
 
     def claim(
         self,
@@ -487,21 +472,8 @@ class StoredTable:
             number, ids, starts, lengths = self.claims.take(client, consumer, size)
         else:
             number, ids, starts, lengths = take_steps(self, client, consumer, size, each, budget, ranks)
-        near = NO_NEIGHBOURS if reach == (0, 0) else self.neighbours(starts, lengths, reach, 1)
-        pin, deadline = self.pins.add(ids, client, parties, ttl, 0, near, claim=number)
-        return Selection(
-            self.table.name,
-            ids,
-            np.ones(len(ids)),
-            starts,
-            lengths,
-            1.0,
-            pin,
-            parties,
-            deadline,
-            (),
-            near,
-            versions=self.versions_of(starts),
+        return self._pinned(
+            client, Drawn(ids, starts, lengths, np.ones(len(ids))), 1.0, parties, ttl, reach, claim=number
         )
 
     def acknowledge(self, client: int, consumer: int, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
@@ -537,23 +509,8 @@ class StoredTable:
         filled = fill(self, which, size, budget, ranks)
         if filled is None:
             return None
-        (ids, starts, lengths, probabilities), smallest = filled
-        near = NO_NEIGHBOURS if reach == (0, 0) else self.neighbours(starts, lengths, reach, 1)
-        number, deadline = self.pins.add(ids, client, parties, ttl, which, near)
-        return Selection(
-            self.table.name,
-            ids,
-            probabilities,
-            starts,
-            lengths,
-            smallest,
-            number,
-            parties,
-            deadline,
-            (),
-            near,
-            versions=self.versions_of(starts),
-        )
+        drawn, smallest = filled
+        return self._pinned(client, drawn, smallest, parties, ttl, reach, which)
 
     def pick(
         self, client: int, ids: npt.NDArray[np.int64], parties: int, ttl: float, reach: tuple[int, int]
@@ -573,16 +530,32 @@ class StoredTable:
                 f"table {self.table.name!r}: {stale} of {len(ids)} ids name items that are not stored any more, the "
                 f"first at index {first}; leave those out, or keep items by a larger capacity"
             )
+        return self._pinned(client, Drawn(ids, starts, lengths, np.ones(len(ids))), 1.0, parties, ttl, reach, void=True)
+
+    def _pinned(
+        self,
+        client: int,
+        drawn: Drawn,
+        smallest: float,
+        parties: int,
+        ttl: float,
+        reach: tuple[int, int],
+        which: int = 0,
+        claim: int = 0,
+        void: bool = False,
+    ) -> Selection:
+        """Pin what was drawn, its neighbours within reach too, for `parties` readers until `ttl` seconds from now."""
+        ids, starts, lengths, probabilities = drawn
         near = NO_NEIGHBOURS if reach == (0, 0) else self.neighbours(starts, lengths, reach, 1)
-        number, deadline = self.pins.add(ids, client, parties, ttl, 0, near, void=True)
+        pin, deadline = self.pins.add(ids, client, parties, ttl, which, near, claim=claim, void=void)
         return Selection(
             self.table.name,
             ids,
-            np.ones(len(ids)),
+            probabilities,
             starts,
             lengths,
-            1.0,
-            number,
+            smallest,
+            pin,
             parties,
             deadline,
             (),
