@@ -30,6 +30,7 @@ _MARK = "GEAR_TEST_SESSION"
 
 
 _before: set[str] = set()
+_left: set[str] = set()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -94,8 +95,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     deadline = time.monotonic() + 5
     while (left := {name for name in _segments() - _before if not _lives(name)}) and time.monotonic() < deadline:
         time.sleep(0.02)
-    if left:
-        pytest.exit(f"shared-memory segments were left in {SHARED}: {sorted(left)}", returncode=1)
+    if left:  # not by `pytest.exit`: the tests that failed are still to be listed
+        _left.update(left)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was left behind, under the tests that failed."""
+    if _left:
+        terminalreporter.write_line(f"FAILED: shared-memory segments were left in {SHARED}: {sorted(_left)}", red=True)
 
 
 @pytest.fixture(scope="session", autouse=True)
