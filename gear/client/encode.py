@@ -45,6 +45,10 @@ class Codec:
     Parameters
     ----------
     table : Table
+
+    Attributes
+    ----------
+    row_shapes : the shape of a row of each per-step column, int64[D].
     """
 
     def __init__(self, table: Table) -> None:
@@ -54,6 +58,7 @@ class Codec:
         self._names = frozenset(c.name for c in table.columns if not c.late)
         self._step_names = frozenset(c.name for c in self.step_columns)
         self._trajectory_names = frozenset(c.name for c in self.trajectory_columns)
+        self.row_shapes = [np.array(c.shape, np.int64) for c in self.step_columns]
         self._first = self.step_columns[0].name
         self._shapes: dict[int, list[tuple[str, np.dtype | None, tuple[int, ...]]]] = {}
 
@@ -71,19 +76,25 @@ class Codec:
 
     def packed(
         self, values: Mapping[str, Any], offsets: Any
-    ) -> tuple[npt.NDArray[np.int64], list[np.ndarray], list[np.ndarray]]:
-        """Trajectories behind each other: (int64[N + 1], dtype[sum T, *shape] each, dtype[N, *shape] each)."""
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[np.ndarray], list[np.ndarray]]:
+        """Packed trajectories: first row and rows of each, columns as dtype[sum T, *shape] and as dtype[N, *shape].
+
+        Raises
+        ------
+        DataError
+            As `trajectory`; or if the offsets are none.
+        """
         bounds = np.asarray(offsets)
         if bounds.ndim != 1 or not bounds.size or bounds.dtype.kind not in "iu":
             raise DataError(f"offsets: expected int64[N + 1], got {bounds.dtype}{list(bounds.shape)}")
         bounds = bounds.astype(np.int64)
         tree = self._flat(values, self._names, "packed trajectories")
         arrays = [array_of(c, tree[c.name], "T") for c in self.step_columns]
-        total = len(arrays[0])
+        total, lengths = len(arrays[0]), bounds[1:] - bounds[:-1]
         if any(len(array) != total for array in arrays):
             raise self._unequal(arrays)
-        short = np.diff(bounds) < 1
-        if bounds[0] != 0 or bounds[-1] != total or short.any():
+        if bounds[0] != 0 or bounds[-1] != total or lengths.min(initial=1) < 1:
+            short = lengths < 1
             got = (
                 f"offsets[{int(np.argmax(short)) + 1}] = {bounds[1:][short][0]} after {bounds[:-1][short][0]}"
                 if (short.any())
@@ -93,7 +104,7 @@ class Codec:
                 f"offsets: expected numbers that rise from 0 to {total}, the rows there are, at least one row per "
                 f"trajectory; got {got}"
             )
-        return bounds, arrays, [rows_of(c, tree[c.name], len(bounds) - 1) for c in self.trajectory_columns]
+        return bounds[:-1], lengths, arrays, [rows_of(c, tree[c.name], len(lengths)) for c in self.trajectory_columns]
 
     def chunk(self, chunk: Mapping[str, Any]) -> tuple[int, list[np.ndarray]]:
         """Consecutive steps: (n, [dtype[n, *shape] per per-step column])."""

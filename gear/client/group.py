@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,7 +22,9 @@ GROUP = 64
 """Pieces written and submitted together at most: what one message to the shard takes."""
 
 GROUP_BYTES = 4 << 20
-"""Bytes of rows after which a group is full: it should not leave the cache between gathering and writing."""
+"""Bytes of rows after which a group is full: the shard commits one while the next is written."""
+
+_NO_PRIORITIES = np.empty(0, np.float64)
 
 
 class Pieces(NamedTuple):
@@ -33,26 +34,32 @@ class Pieces(NamedTuple):
     ----------
     of, begin, steps : int64[P].
     last : bool[P], whether its trajectory ends with it.
+    whole : whether each trajectory is one piece.
     """
 
     of: npt.NDArray[np.int64]
     begin: npt.NDArray[np.int64]
     steps: npt.NDArray[np.int64]
     last: npt.NDArray[np.bool_]
+    whole: bool
+
+    def which(self, first: int, stop: int) -> npt.NDArray[np.int64] | slice:
+        """The trajectories of pieces first..stop-1, as an index into what there is of each."""
+        return slice(first, stop) if self.whole else self.of[first:stop]
 
     @staticmethod
     def cut(lengths: npt.NDArray[np.int64], longest: int) -> Pieces:
         """The pieces of at most `longest` steps of trajectories of those lengths, int64[N], in order."""
         count = len(lengths)
         if int(lengths.max(initial=0)) <= longest:
-            return Pieces(np.arange(count), np.zeros(count, np.int64), lengths, np.ones(count, np.bool_))
+            return Pieces(np.arange(count), np.zeros(count, np.int64), lengths, np.ones(count, np.bool_), True)
         each = -(-lengths // longest)
         of = np.repeat(np.arange(count), each)
         ends = np.cumsum(each)
         begin = (np.arange(len(of)) - (ends - each)[of]) * longest
         last = np.zeros(len(of), np.bool_)
         last[ends - 1] = True
-        return Pieces(of, begin, np.minimum(lengths[of] - begin, longest), last)
+        return Pieces(of, begin, np.minimum(lengths[of] - begin, longest), last, False)
 
 
 class Many(NamedTuple):
@@ -61,24 +68,25 @@ class Many(NamedTuple):
     Attributes
     ----------
     lengths : int64[N], steps of each, all >= 1.
-    rows : gives arrays that hold the rows of pieces number first..stop-1, dtype[n, *shape] per step column, and the
-        first row of each piece in them, int64[stop - first].
+    sources : int64[C, N], address of the first row of each, per step column; the others lie behind it.
     values : dtype[N, *shape] per per-trajectory column, and the key of its group where it has one.
     priorities : None, float64[N] (one for all items of each), or a list of N of what `insert` takes.
     versions : int64[N], -1 for the table's; None where the table has none.
     terminated : bool[N].
     finals : dtype[N, *shape] per step column, None for those not given; None without any.
     ids : int64[N], filled in while they are sent, and by `Group.identify`.
+    arrays : what the addresses lie in.
     """
 
     lengths: npt.NDArray[np.int64]
-    rows: Callable[[Pieces, int, int], tuple[list[np.ndarray], npt.NDArray[np.int64]]]
+    sources: npt.NDArray[np.int64]
     values: list[np.ndarray]
     priorities: Any
     versions: npt.NDArray[np.int64] | None
     terminated: npt.NDArray[np.bool_]
     finals: list[np.ndarray | None] | None
     ids: npt.NDArray[np.int64]
+    arrays: object
 
 
 class Group:
@@ -136,19 +144,20 @@ class Group:
         """
         port, pieces = self.port, self._pieces
         before = int(self._ends[first - 1]) if first else 0
-        full = int(np.searchsorted(self._ends, before + self._most_steps, "right"))
+        full = int(self._ends.searchsorted(before + self._most_steps, "right"))
         stop = min(first + GROUP, max(first + 1, full))
         slots, blocks = port.pool.take_many(self._needs[first:stop], left(deadline))
         if not len(slots):
             slot, chain = port.allocate(int(self._needs[first]), left(deadline))
             slots, blocks = np.array([slot], np.int32), np.array(chain, np.int32)
         stop = first + len(slots)
+        needs = self._needs[first:stop]
+        at = needs.cumsum() - needs
         ours = True  # until the shard has them: what it refuses it takes back itself
         try:
-            self._write(first, stop, slots, blocks)
+            self._write(first, stop, slots, blocks, at)
             entries, priorities = self._entries(first, stop, slots)
-            begun = np.flatnonzero(entries["flags"] & CONTINUES == 0)
-            at = entries["blocks"].cumsum() - entries["blocks"]
+            begun = slice(None) if pieces.whole else np.flatnonzero(pieces.begin[first:stop] == 0)
             of, ids = pieces.of[first:stop][begun], port.session.names(port.open, blocks[at[begun]])
             if ids is not None:
                 self._many.ids[of] = ids
@@ -159,8 +168,8 @@ class Group:
                 port.pool.put(slots.tolist(), blocks)
             raise
         if ids is None:
-            self._unnamed.append((of, number + begun))
-        ends = len(self.sequences) + 1 + np.flatnonzero(self._pieces.last[first:stop])
+            self._unnamed.append((of, np.arange(number, number + len(slots))[begun]))
+        ends = len(self.sequences) + 1 + np.flatnonzero(pieces.last[first:stop])
         self._last_pieces.extend(ends.tolist())
         self.sequences.extend(range(number, number + len(slots)))
         return len(slots)
@@ -172,17 +181,17 @@ class Group:
         pieces, entries = self._pieces, np.zeros(stop - first, COMMIT_ENTRY)
         entries["slot"], entries["blocks"] = slots, self._needs[first:stop]
         entries["length"], entries["flags"] = pieces.steps[first:stop], self._flags[first:stop]
-        if len(pieces.of) > len(self._many.lengths):
+        if not pieces.whole:
             begin = pieces.begin[first:stop]
             entries["before"], entries["follows"] = begin, np.where(begin > 0, -1, 0)
             if begin[0]:
                 entries["follows"][0] = self.sequences[-1]
         raw = self._many.priorities
         if raw is None:
-            return entries, np.empty(0, np.float64)
+            return entries, _NO_PRIORITIES
         if isinstance(raw, np.ndarray):
             entries["priorities"] = 1
-            return entries, raw[pieces.of[first:stop]]
+            return entries, raw[pieces.which(first, stop)]
         given = [self._priority(number) for number in range(first, stop)]
         entries["priorities"] = [len(one) for one in given]
         return entries, np.concatenate(given)
@@ -198,16 +207,21 @@ class Group:
         before = int(self._pieces.begin[piece]) // longest * item_count(table, longest)
         return raw[before : before + item_count(table, int(self._pieces.steps[piece]))]
 
-    def _write(self, first: int, stop: int, slots: npt.NDArray[np.int32], blocks: npt.NDArray[np.int32]) -> None:
-        """Write rows, final rows and values of pieces first..stop-1 to their leases."""
+    def _write(
+        self,
+        first: int,
+        stop: int,
+        slots: npt.NDArray[np.int32],
+        blocks: npt.NDArray[np.int32],
+        at: npt.NDArray[np.int64],
+    ) -> None:
+        """Write rows, final rows and values of pieces first..stop-1 to their leases; `at`: the first block of each."""
         many, pieces, rows = self._many, self._pieces, self.port.rows
-        arrays, begins = many.rows(pieces, first, stop)
-        needs, steps = self._needs[first:stop], pieces.steps[first:stop]
-        at = needs.cumsum() - needs
-        spans = np.empty((stop - first, 3), np.int64)
-        spans[:, 0], spans[:, 1], spans[:, 2] = begins, steps, at
-        rows.scatter(blocks, spans, arrays)
-        of = pieces.of[first:stop]
+        of, steps = pieces.which(first, stop), pieces.steps[first:stop]
+        sources = np.ascontiguousarray(many.sources[:, of])
+        if not pieces.whole:
+            sources += pieces.begin[first:stop] * rows.widths[:, None]
+        rows.write_many(blocks, self._needs[first:stop], steps, sources)
         for place, value in zip(rows.values, many.values, strict=True):
             place[slots] = value[of]
         if rows.versions is not None:
@@ -215,42 +229,18 @@ class Group:
         if many.finals is not None:
             ending = np.flatnonzero(pieces.last[first:stop])
             ordinal, row = np.divmod(steps[ending], rows.block_steps)
-            block = blocks[at[ending] + ordinal]
+            block, last = blocks[at[ending] + ordinal], pieces.of[first:stop][ending]
             for strip, final in zip(rows.strips, many.finals, strict=True):
-                strip[block, row] = 0 if final is None else final[of[ending]]
+                strip[block, row] = 0 if final is None else final[last]
 
 
 def _flags(pieces: Pieces, many: Many) -> npt.NDArray[np.int32]:
     """The flags of each piece's entry, int32[P]."""
     flags = np.full(len(pieces.of), WHOLE, np.int32)
-    if len(pieces.of) > len(many.lengths):
+    if not pieces.whole:
         flags |= np.where(pieces.begin > 0, CONTINUES, 0) | np.where(pieces.last, 0, CONTINUED)
     if many.terminated.any():
         flags[pieces.last & many.terminated[pieces.of]] |= TERMINATED
     if many.finals is not None:
         flags[pieces.last] |= HAS_FINAL
     return flags
-
-
-def joined(
-    columns: Sequence[Sequence[np.ndarray]], room: list[np.ndarray], pieces: Pieces, first: int, stop: int
-) -> tuple[list[np.ndarray], npt.NDArray[np.int64]]:
-    """Rows of pieces first..stop-1, one behind the other, and where each begins: what `Many.rows` gives.
-
-    Parameters
-    ----------
-    columns : per step column, the rows of each trajectory, dtype[T, *shape].
-    room : per step column, an array that is used again and again: fresh pages are slow.
-    """
-    steps = pieces.steps[first:stop]
-    ends = np.cumsum(steps)
-    total = int(ends[-1])
-    if total > len(room[0]):
-        room[:] = [np.empty((total + total // 4, *a.shape[1:]), a.dtype) for a in room]
-    if len(pieces.of) == len(columns[0]):  # each is whole
-        parts = [column[first:stop] for column in columns]
-    else:
-        which = slice(first, stop)
-        places = list(zip(pieces.of[which].tolist(), pieces.begin[which].tolist(), steps.tolist(), strict=True))
-        parts = [[column[of][begin : begin + n] for of, begin, n in places] for column in columns]
-    return [np.concatenate(part, out=a[:total]) for part, a in zip(parts, room, strict=True)], ends - steps

@@ -6,6 +6,9 @@ one at a time, converts what may be converted and says what is wrong with which 
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import sys
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from gear.client.port import Port
     from gear.schema import Column
 
-_DTYPE, _NDIM, _SHAPE = attrgetter("dtype"), attrgetter("ndim"), attrgetter("shape")
+_DTYPE, _SHAPE = attrgetter("dtype"), attrgetter("shape")
 
 
 class Listed(NamedTuple):
@@ -32,13 +35,15 @@ class Listed(NamedTuple):
     Attributes
     ----------
     lengths : int64[N], steps of each.
-    columns : per step column, N arrays dtype[T, *shape].
+    sources : int64[C, N], address of the first row of each, per step column; the others lie behind it.
     values : dtype[N, *shape] per per-trajectory column.
+    arrays : what the addresses lie in.
     """
 
     lengths: npt.NDArray[np.int64]
-    columns: list[list[np.ndarray]]
+    sources: npt.NDArray[np.int64]
     values: list[np.ndarray]
+    arrays: object
 
 
 def listed(port: Port, trajectories: Sequence[Mapping[str, Any]]) -> Listed:
@@ -59,11 +64,18 @@ def listed(port: Port, trajectories: Sequence[Mapping[str, Any]]) -> Listed:
             port.pieces(encoded[-1].steps)
         except DataError as error:
             raise refused(index, len(trajectories), error) from None
+    arrays = [list(map(np.ascontiguousarray, column)) for column in zip(*(one.arrays for one in encoded), strict=True)]
     return Listed(
         np.array([one.steps for one in encoded], np.int64),
-        [list(column) for column in zip(*(one.arrays for one in encoded), strict=True)],
+        np.array([list(map(address, column)) for column in arrays], np.int64).reshape(len(arrays), len(encoded)),
         [np.stack(column) for column in zip(*(one.rows for one in encoded), strict=True)],
+        arrays,
     )
+
+
+def address(array: np.ndarray) -> int:
+    """Where the elements of an array begin."""
+    return int(array.__array_interface__["data"][0])
 
 
 def refused(index: int, count: int, error: object) -> DataError:
@@ -74,31 +86,40 @@ def refused(index: int, count: int, error: object) -> DataError:
 def _at_once(codec: Codec, trajectories: Sequence[Mapping[str, Any]]) -> Listed | None:
     """The same without a word of Python for each trajectory; None if there is anything to convert or to refuse."""
     names = len(codec.step_columns) + len(codec.trajectory_columns)
-    if not _all(type, trajectories, dict) or not _all(len, trajectories, names):
+    if not _all(type, trajectories, dict) or not _all(len, trajectories, names) or not _promise_kept():
         return None
+    if any(c.dtype == "bfloat16" for c in codec.step_columns):  # in many forms, none of which is the stored one
+        return None
+    count = len(trajectories)
     try:  # as many names as columns, and each column is found: no other names
-        steps = [list(map(itemgetter(c.name), trajectories)) for c in codec.step_columns]
+        steps = [np.fromiter(map(itemgetter(c.name), trajectories), object, count) for c in codec.step_columns]
         once = [list(map(itemgetter(c.name), trajectories)) for c in codec.trajectory_columns]
-        lengths = list(map(len, steps[0]))
-    except (KeyError, TypeError):
+    except (KeyError, ValueError):  # one misses a column, or there are fewer of them by now
         return None
-    if not min(lengths):
-        return None
-    if not all(_fit(c, column, lengths) for c, column in zip(codec.step_columns, steps, strict=True)):
-        return None
+    from gear.kernels.host_insert import read_heads
+
+    lengths, sources = np.zeros(count, np.int64), np.empty((len(steps), count), np.int64)
+    for c, row, column, source in zip(codec.step_columns, codec.row_shapes, steps, sources, strict=True):
+        if read_heads(address(column), id(np.ndarray), id(storage_dtype(c)), row, lengths, source) != count:
+            return None
     values = [_stacked(c, column) for c, column in zip(codec.trajectory_columns, once, strict=True)]
     if any(value is None for value in values):
         return None
-    return Listed(np.array(lengths, np.int64), steps, values)  # type: ignore[arg-type]
+    return Listed(lengths, sources, values, steps)  # type: ignore[arg-type]
 
 
-def _fit(column: Column, values: list[Any], lengths: list[int]) -> bool:
-    """Whether all values are arrays of the column's own dtype and shape, of these lengths."""
-    if not _all(type, values, np.ndarray) or not _of_dtype(column, values):
+@functools.cache
+def _promise_kept() -> bool:
+    """Whether arrays have their fields where NumPy's C interface says, which `read_heads` goes by."""
+    from gear.kernels import host_insert as place
+
+    if sys.implementation.name != "cpython" or np.ndarray.__basicsize__ < place.FLAGS + 4:
         return False
-    if not column.shape:  # no tuples, which the garbage collector would count
-        return _all(_NDIM, values, 1) and list(map(len, values)) == lengths
-    return list(map(_SHAPE, values)) == [(n, *column.shape) for n in lengths]
+    probe = np.empty((2, 3), np.int16)
+    here = id(probe)
+    words = [ctypes.c_int64.from_address(here + at).value for at in (place.TYPE, place.DATA, place.DESCRIPTION)]
+    halves = [ctypes.c_int32.from_address(here + at).value for at in (place.AXES, place.FLAGS)]
+    return words == [id(np.ndarray), address(probe), id(probe.dtype)] and halves == [2, probe.flags.num]
 
 
 def _of_dtype(column: Column, values: list[Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Inserting many trajectories at once: their rows behind each other, one scatter per column for all of them.
+"""Inserting many trajectories at once: one compiled call writes the rows of many of them, all columns.
 
 Trajectories (pieces of them, where they are longer than `max_length`) are taken in groups, as many as there are
 leases for. Each is committed by itself, in order, exactly as one inserted alone.
@@ -7,7 +7,7 @@ leases for. Each is committed by itself, in order, exactly as one inserted alone
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +15,8 @@ import numpy as np
 from gear.client import arguments as check
 from gear.client.deadline import until
 from gear.client.ends import mask
-from gear.client.group import Group, Many, Pieces, joined
-from gear.client.listed import listed, refused
+from gear.client.group import Group, Many, Pieces
+from gear.client.listed import Listed, address, listed, refused
 from gear.client.priorities import as_priorities
 from gear.errors import ConnectionLost, DataError, DeadlineExceeded, GearError
 
@@ -26,13 +26,6 @@ if TYPE_CHECKING:
     from gear.client.port import Port, Priority
     from gear.client.spread import Spread
     from gear.grouping import Key
-
-    Rows = tuple[
-        npt.NDArray[np.int64],
-        Callable[[Pieces, int, int], tuple[list[np.ndarray], npt.NDArray[np.int64]]],
-        list[np.ndarray],
-    ]
-    """Lengths, rows and values of trajectories, as `Many` has them."""
 
 
 def insert_many(
@@ -50,15 +43,14 @@ def insert_many(
     """What `Client.insert_many` does, for one table."""
     deadline = until(timeout)
     first = port.living()[0]
-    held: list[list[np.ndarray]] = []
     if offsets is not None and not isinstance(trajectories, Mapping):
         raise DataError(
             "insert_many: offsets= say where each trajectory of one dict begins; leave them out with a list"
         )
     if isinstance(trajectories, Mapping):
-        lengths, rows, values = _packed(first, trajectories, offsets)
+        lengths, sources, values, arrays = _packed(first, trajectories, offsets)
     else:
-        lengths, rows, values = _listed(first, trajectories, held)
+        lengths, sources, values, arrays = listed(first, trajectories)
     count = len(lengths)
     if not count:
         return np.empty(0, np.int64) if wait else None
@@ -67,11 +59,8 @@ def insert_many(
     ends = np.full(count, bool(terminated)) if np.ndim(terminated) == 0 else mask("terminated", terminated, count)
     finals = None if final is None else first.codec.finals(final, count)
     raw, numbers = _priorities(first, priorities, lengths), _versions(first, versions, count)
-    many = Many(lengths, rows, values, raw, numbers, ends, finals, np.full(count, -1))
-    try:
-        _send(port.living(), many, Pieces.cut(lengths, first.max_length), wait, deadline)
-    finally:
-        first.rooms += held
+    many = Many(lengths, sources, values, raw, numbers, ends, finals, np.full(count, -1), arrays)
+    _send(port.living(), many, Pieces.cut(lengths, first.max_length), wait, deadline)
     return many.ids if wait else None
 
 
@@ -134,15 +123,14 @@ def _lost(groups: list[Group], count: int, deadline: float | None) -> Connection
     return lost
 
 
-def _packed(port: Port, values: Mapping[str, Any], offsets: Any) -> Rows:
+def _packed(port: Port, values: Mapping[str, Any], offsets: Any) -> Listed:
     """Columns that hold all trajectories behind each other."""
     if offsets is None:
         raise DataError(
             "insert_many: one dict is the packed form, which needs offsets=int64[N + 1] saying where each trajectory "
             "begins; or give a list of trajectories"
         )
-    bounds, arrays, rows = port.codec.packed(values, offsets)
-    starts, lengths = bounds[:-1], np.diff(bounds)
+    starts, lengths, arrays, rows = port.codec.packed(values, offsets)
     if int(lengths.max(initial=0)) > port.max_length:
         for index, length in enumerate(lengths.tolist()):
             try:
@@ -150,28 +138,8 @@ def _packed(port: Port, values: Mapping[str, Any], offsets: Any) -> Rows:
             except DataError as error:
                 raise refused(index, len(lengths), error) from None
     arrays = [np.ascontiguousarray(array) for array in arrays]
-
-    def place(pieces: Pieces, first: int, stop: int) -> tuple[list[np.ndarray], npt.NDArray[np.int64]]:
-        return arrays, starts[pieces.of[first:stop]] + pieces.begin[first:stop]
-
-    return lengths, place, rows
-
-
-def _listed(port: Port, trajectories: Sequence[Mapping[str, Any]], held: list[list[np.ndarray]]) -> Rows:
-    """Trajectories of their own, joined when they are written; `held`: the memory for that, the port's again later."""
-    lengths, columns, values = listed(port, trajectories)
-    if not len(lengths):
-        return lengths, _nothing, values
-    try:
-        room = port.rooms.pop()
-    except IndexError:
-        room = [column[0][:0] for column in columns]
-    held.append(room)
-    return lengths, lambda pieces, first, stop: joined(columns, room, pieces, first, stop), values
-
-
-def _nothing(pieces: Pieces, first: int, stop: int) -> tuple[list[np.ndarray], npt.NDArray[np.int64]]:
-    return [], np.empty(0, np.int64)
+    bases = np.array(list(map(address, arrays)), np.int64)[:, None]
+    return Listed(lengths, bases + starts * port.rows.widths[:, None], rows, arrays)
 
 
 def _versions(port: Port, given: Any, count: int) -> npt.NDArray[np.int64] | None:

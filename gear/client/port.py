@@ -69,7 +69,6 @@ class Port:
         self._steps = table.layout.block_steps
         self._grouped = table.table.group_size > 0
         self._lock = threading.Lock()
-        self.rooms: list[list[np.ndarray]] = []  # memory in which `insert_many` joins the rows of its trajectories
         self.shard: int | None = None  # where the table lies on several: errors name it
         self._last = 0
         self._withdrawn: list[tuple[int, int]] = []  # first and last of the numbers that nobody waits for any more

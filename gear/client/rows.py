@@ -7,7 +7,6 @@ rows that have no leased block yet.
 
 from __future__ import annotations
 
-import ctypes
 import math
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -31,7 +30,7 @@ class Rows:
     Attributes
     ----------
     strips : dtype[blocks, block_steps, *shape] per per-step column.
-    values : dtype[slots, *shape] per per-trajectory column, and the key of each trajectory's group where it has one.
+    widths : int64[C], bytes of a row of each.
     values : dtype[slots, *shape] per per-trajectory column.
     versions : int64[slots], the policy version of each trajectory, where the table has them.
     """
@@ -42,6 +41,7 @@ class Rows:
         self.blocks = segment[layout.regions["arena"].offset :][: layout.blocks * layout.block_bytes].reshape(
             layout.blocks, layout.block_bytes
         )
+        self.widths = np.array([p.width for p in layout.written("step")], np.int64)
         self.strips = strips(layout, segment, layout.regions["arena"].offset, layout.blocks)
         base = layout.regions["trajectories"].offset
         self.values = [
@@ -66,25 +66,29 @@ class Rows:
                 self._write_run(block, skip, arrays, done, take)
                 done += take
 
-    def scatter(
-        self, blocks: npt.NDArray[np.int32], spans: npt.NDArray[np.int64], arrays: Sequence[np.ndarray]
+    def write_many(
+        self,
+        blocks: npt.NDArray[np.int32],
+        needs: npt.NDArray[np.int64],
+        steps: npt.NDArray[np.int64],
+        sources: npt.NDArray[np.int64],
     ) -> None:
-        """Write rows of `arrays` (C-contiguous) into the blocks of several trajectories by compiled code.
+        """Write the rows of several trajectories by compiled code.
 
         Parameters
         ----------
-        blocks : int32[N]
-        spans : int64[K, 3]
-            Per trajectory: its first row in `arrays`, how many rows, where its blocks begin in `blocks`.
+        blocks : int32[sum of needs]
+            Those of each trajectory, one behind the other.
+        needs, steps : int64[K]
+            How many blocks and how many rows each trajectory has.
+        sources : int64[C, K]
+            Per step column, the address of each trajectory's first row; the others lie behind it.
         """
-        from gear.kernels.host import scatter  # who inserts one by one never imports the compiler
+        from gear.kernels.host_insert import write_columns  # who inserts one by one never imports the compiler
 
         if self._plan is None:
             self._plan = make_plan(self.layout, (), 1, 1).rows
-        columns = (c for c in self.layout.table.columns if not c.late)
-        steps = (n for n, c in enumerate(columns) if c.per == "step")
-        for number, array in zip(steps, arrays, strict=True):
-            scatter(self._segment, self._plan, number, blocks, spans, _octets(array))
+        write_columns(self._segment, self._plan, blocks, needs, steps, sources)
 
     def write_row(self, block: int, row: int, values: Sequence[np.ndarray | None]) -> None:
         """Write one row; columns without a value become zero bytes."""
@@ -154,14 +158,6 @@ def _strided(
     inner = shape[len(outer) :]
     dense = [math.prod(inner[axis + 1 :]) * dtype.itemsize for axis in range(len(inner))]
     return np.ndarray(shape, dtype, memory, offset, (*outer, *dense))
-
-
-def _octets(array: np.ndarray) -> npt.NDArray[np.uint8]:
-    """The bytes of a contiguous array, writable in name: kernels know no read-only arrays and only read."""
-    if not array.flags.writeable:
-        memory = (ctypes.c_uint8 * array.nbytes).from_address(array.ctypes.data)
-        return np.ctypeslib.as_array(memory)
-    return array.reshape(-1).view(np.uint8)
 
 
 def _runs(blocks: Sequence[int]) -> Iterator[tuple[int, int, int]]:

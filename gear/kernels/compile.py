@@ -51,10 +51,10 @@ _depth = 0
 _directory: str | None = None
 
 
-def kernel(function: Function) -> Function:
+def kernel(function: Function, nogil: bool = True) -> Function:
     """Compile `function` with Numba at its first call: without the GIL, cached on disk, NumPy's error model."""
     global _directory
-    dispatcher = in_parts(numba.njit(**_OPTIONS)(function))
+    dispatcher = in_parts(numba.njit(**{**_OPTIONS, "nogil": nogil})(function))
     try:
         dispatcher._cache = Cache(function)
         _directory = _directory or dispatcher.stats.cache_path

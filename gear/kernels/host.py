@@ -7,32 +7,26 @@ read-only one is another signature, compiled in mid-service). Gathering never le
 
 from __future__ import annotations
 
-import contextlib
-
 import numpy as np
 import numpy.typing as npt
 
-from gear.kernels.compile import compile_lock, copy, helper, kernel, memcpy
+from gear.kernels.compile import compile_lock, helper, kernel
 from gear.kernels.host_copy import check_places
+from gear.kernels.host_insert import read_heads, write_columns
 from gear.kernels.host_packed import gather_packed
 from gear.kernels.host_random import random_bits, uniforms
 from gear.kernels.host_rows import gather_rows
 from gear.kernels.host_tree import tree_build, tree_draw, tree_smallest, tree_total, tree_update
 from gear.kernels.host_windows import gather_windows
 from gear.kernels.records import (
-    ARENA,
-    BLOCK_BYTES,
-    BLOCK_COUNT,
     BLOCK_STEPS,
     FAN,
     ITEM_LENGTH,
     KIND,
     MASK,
-    OFFSET,
     PAD,
     PER_STEP,
     PLAN_FIELDS,
-    STRIDE,
     TARGET,
     WIDTH,
 )
@@ -42,13 +36,14 @@ __all__ = [
     "gather_packed",
     "load",
     "random_bits",
-    "scatter",
+    "read_heads",
     "tree_build",
     "tree_draw",
     "tree_smallest",
     "tree_total",
     "tree_update",
     "uniforms",
+    "write_columns",
 ]
 
 Bytes = npt.NDArray[np.uint8]
@@ -83,39 +78,6 @@ def gather(segment: Bytes, plan: Integers, pads: Bytes, starts: Integers, length
         gather_windows(segment, plan, pads.ctypes.data, starts, lengths, out.ctypes.data)
 
 
-@kernel
-def scatter(segment: Bytes, plan: Integers, column: int, blocks: Shorts, spans: Integers, values: Bytes) -> None:
-    """Write rows of one column into leased blocks; see `reference.scatter`."""
-    check_places(segment.shape[0], plan)
-    c = 1 + column
-    if c < 1 or c >= plan.shape[0] or plan[c, KIND] != PER_STEP:
-        raise ValueError("scatter: not a per-step column")
-    steps, stride, width = plan[0, BLOCK_STEPS], plan[c, STRIDE], plan[c, WIDTH]
-    if width == 0 or values.shape[0] % width != 0:
-        raise ValueError("scatter: the values are not whole rows")
-    total, n, block_bytes = values.shape[0] // width, blocks.shape[0], plan[0, BLOCK_BYTES]
-    for k in range(spans.shape[0]):
-        begin, rows, at = spans[k, 0], spans[k, 1], spans[k, 2]
-        if begin < 0 or begin > total or rows < 0 or rows > total - begin:
-            raise ValueError("scatter: rows outside the given values")
-        if at < 0 or at > n or (rows + steps - 1) // steps > n - at:
-            raise ValueError("scatter: rows outside the given blocks")
-    for b in range(n):
-        if blocks[b] < 0 or blocks[b] >= plan[0, BLOCK_COUNT]:
-            raise ValueError("scatter: a block outside the arena")
-    column_base = segment.ctypes.data + plan[0, ARENA] + plan[c, OFFSET]
-    for k in range(spans.shape[0]):
-        origin, rows, b = values.ctypes.data + spans[k, 0] * width, spans[k, 1], spans[k, 2]
-        while rows > 0:
-            part, to = min(rows, steps), column_base + blocks[b] * block_bytes
-            if stride == width:
-                memcpy(to, origin, part * width)
-            else:
-                for i in range(part):
-                    copy(to + i * stride, origin + i * width, width)
-            origin, rows, b = origin + part * width, rows - part, b + 1
-
-
 def load() -> None:
     """Have every kernel here compiled, or loaded from the cache, before it is needed."""
     with compile_lock():
@@ -129,8 +91,8 @@ def run_all() -> None:
     octets, places, lengths = np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int32)
     tree, starts = np.zeros(FAN), np.zeros(1, np.int64)
     gather(octets, plan, octets, places, lengths, octets)
-    with contextlib.suppress(ValueError):  # there is no column to write to
-        scatter(octets, plan, 0, lengths, np.zeros((0, 3), np.int64), octets)
+    write_columns(octets, plan, lengths, places, places, np.zeros((0, 0), np.int64))
+    read_heads(0, 0, 0, places, places, places)
     gather_packed(octets, plan, octets, places, lengths, octets)
     tree_build(tree, tree[:0], starts)
     tree_update(tree, tree[:0], starts, places, tree[:0])

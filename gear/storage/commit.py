@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gear.kernels.compile import fence, kernel
+from gear.kernels.compile import fence, kernel, order
 from gear.kernels.program import FLAG, FLOATS, SHORTS
 from gear.selection.prioritized import LARGEST
 from gear.storage import fields as f
@@ -284,7 +284,7 @@ def link(segment, params, slot, begin, before, added, named):
         slots[at + f.CHAIN] += chained(block, ordinal + k, blocks[record + f.GENERATION])
         blocks[record + f.OWNER] = -1
         if previous >= 0:
-            fence()
+            order()  # who follows the chain of an open trajectory finds the record whole
             blocks[previous * f.BLOCK_FIELDS + f.NEXT] = block
         else:
             slots[at + f.FIRST] = block

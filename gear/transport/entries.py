@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 def number(entries: npt.NDArray[np.void], first: int) -> None:
     """Give entries their sequence numbers, and to those that go on behind the one before them its number."""
     sequences = np.arange(first, first + len(entries))
-    entries["sequence"] = sequences
-    behind = entries["follows"] < 0
-    entries["follows"][behind] = sequences[behind] - 1
+    entries["sequence"], follows = sequences, entries["follows"]
+    behind = follows < 0
+    if behind.any():
+        follows[behind] = sequences[behind] - 1

@@ -12,6 +12,7 @@ from tests.kernels.simulator import SIMULATED
 OF_THE_HOST = [
     "test_bounds.py",
     "test_compile.py",
+    "test_insert.py",
     "test_launch.py",
     "test_program.py",
     "test_ptx.py",

@@ -1,6 +1,9 @@
-"""Scatter: rows of one column into the blocks of trajectories."""
+"""Scatter: rows of one column into the blocks of trajectories; the host writes all columns, see `test_insert`."""
 
 from __future__ import annotations
+
+import importlib
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -10,7 +13,12 @@ from hypothesis import strategies as st
 from gear.kernels import records as r
 from gear.kernels import reference
 from tests.kernels.cases import gather_case, shapes
-from tests.kernels.simulator import examples
+from tests.kernels.simulator import SIMULATED, examples
+
+
+@pytest.fixture(scope="session")
+def implementation() -> ModuleType:
+    return importlib.import_module("gear.kernels.cuda") if SIMULATED else reference
 
 
 def arena(steps: int = 2, width: int = 2, blocks: int = 3) -> tuple[np.ndarray, np.ndarray]:

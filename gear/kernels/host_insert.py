@@ -1,0 +1,116 @@
+"""Rows on their way in: where the caller's arrays lie, and writing all columns of many trajectories at once.
+
+An array's head is read where NumPy's C interface promises it (`PyArrayObject_fields` in numpy/ndarraytypes.h); the
+caller has made sure that the promise is kept here, and keeps the arrays alive. They are only read.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from gear.kernels.compile import copy, kernel, memcpy, read_int32, read_int64
+from gear.kernels.host_copy import check_places
+from gear.kernels.records import (
+    ARENA,
+    BLOCK_BYTES,
+    BLOCK_COUNT,
+    BLOCK_STEPS,
+    KIND,
+    OFFSET,
+    PER_STEP,
+    STRIDE,
+    WIDTH,
+)
+
+TYPE = object.__basicsize__ - 8
+"""Where every object names its type."""
+
+DATA, AXES, EXTENTS, DESCRIPTION, FLAGS = (object.__basicsize__ + offset for offset in (0, 8, 16, 40, 48))
+"""Where an array has the address of its data, its number of axes, the address of its shape, its dtype, its flags."""
+
+CONTIGUOUS = 1
+"""The flag of an array whose elements lie one behind the other, the last axis fastest."""
+
+Bytes = npt.NDArray[np.uint8]
+Integers = npt.NDArray[np.int64]
+Shorts = npt.NDArray[np.int32]
+
+
+@partial(kernel, nogil=False)  # with the GIL nobody changes an array's shape meanwhile
+def read_heads(objects: int, kind: int, dtype: int, row: Integers, lengths: Integers, addresses: Integers) -> int:
+    """Read where N arrays lie, and how many rows they have, as far as they are all alike.
+
+    objects: address of N addresses of objects; kind, dtype: addresses of the type and the dtype that all must have;
+    row: the shape of a row; lengths: int64[N], rows that each must have, at least one, filled in where it is 0;
+    addresses: int64[N], filled in. Returns how many fit before the first that does not: it is something else, or empty,
+    or not contiguous.
+    """
+    n, axes = addresses.shape[0], row.shape[0]
+    if lengths.shape[0] != n:
+        raise ValueError("read_heads: lengths and addresses differ in length")
+    for k in range(n):
+        one = read_int64(objects + 8 * k)
+        if read_int64(one + TYPE) != kind or read_int64(one + DESCRIPTION) != dtype:
+            return k
+        if read_int32(one + AXES) != axes + 1 or read_int32(one + FLAGS) & CONTIGUOUS == 0:
+            return k
+        extents = read_int64(one + EXTENTS)
+        rows = read_int64(extents)
+        if lengths[k] == 0:
+            lengths[k] = rows
+        if rows < 1 or rows != lengths[k]:
+            return k
+        for axis in range(axes):
+            if read_int64(extents + 8 * axis + 8) != row[axis]:
+                return k
+        addresses[k] = read_int64(one + DATA)
+    return n
+
+
+@kernel
+def write_columns(
+    segment: Bytes, plan: Integers, blocks: Shorts, needs: Integers, steps: Integers, sources: Integers
+) -> None:
+    """Write the rows of K trajectories, all per-step columns of the plan, into leased blocks.
+
+    blocks: int32[sum of needs], one trajectory's behind the other's; needs, steps: int64[K], how many blocks and rows
+    each has; sources: int64[columns, K], address of each trajectory's first row, the others behind it.
+    """
+    check_places(segment.shape[0], plan)
+    n, trajectories, block_steps, block_bytes = (
+        blocks.shape[0], steps.shape[0], plan[0, BLOCK_STEPS], plan[0, BLOCK_BYTES]
+    )  # fmt: skip
+    columns = 0
+    for c in range(1, plan.shape[0]):
+        columns += plan[c, KIND] == PER_STEP
+    if sources.shape[0] != columns or sources.shape[1] != trajectories or needs.shape[0] != trajectories:
+        raise ValueError("write_columns: the arrays differ in length")
+    named = 0
+    for k in range(trajectories):
+        if needs[k] < 0 or needs[k] > n - named or steps[k] < 0 or steps[k] > needs[k] * block_steps:
+            raise ValueError("write_columns: rows outside the given blocks")
+        named += needs[k]
+    for b in range(n):
+        if blocks[b] < 0 or blocks[b] >= plan[0, BLOCK_COUNT]:
+            raise ValueError("write_columns: a block outside the arena")
+    arena, first = segment.ctypes.data + plan[0, ARENA], 0
+    for k in range(trajectories):
+        done, b = 0, first
+        while done < steps[k]:
+            part, to, number = min(steps[k] - done, block_steps), arena + blocks[b] * block_bytes, 0
+            for c in range(1, plan.shape[0]):
+                if plan[c, KIND] != PER_STEP:
+                    continue
+                width, stride = plan[c, WIDTH], plan[c, STRIDE]
+                origin, target = sources[number, k] + done * width, to + plan[c, OFFSET]
+                if stride == width:
+                    memcpy(target, origin, part * width)
+                else:
+                    for i in range(part):
+                        copy(target + i * stride, origin + i * width, width)
+                number += 1
+            done, b = done + part, b + 1
+        first += needs[k]
