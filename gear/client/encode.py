@@ -48,7 +48,7 @@ class Codec:
 
     Attributes
     ----------
-    row_shapes : the shape of a row of each per-step column, int64[D].
+    heads : what the arrays of each per-step column look like, int64[C, 3 + D], as `read_heads` takes it.
     """
 
     def __init__(self, table: Table) -> None:
@@ -58,7 +58,9 @@ class Codec:
         self._names = frozenset(c.name for c in table.columns if not c.late)
         self._step_names = frozenset(c.name for c in self.step_columns)
         self._trajectory_names = frozenset(c.name for c in self.trajectory_columns)
-        self.row_shapes = [np.array(c.shape, np.int64) for c in self.step_columns]
+        axes = max(len(c.shape) for c in self.step_columns)
+        heads = [(0, id(storage_dtype(c)), len(c.shape), *c.shape) for c in self.step_columns]
+        self.heads = np.array([(*head, *(0,) * (3 + axes - len(head))) for head in heads], np.int64)
         self._first = self.step_columns[0].name
         self._shapes: dict[int, list[tuple[str, np.dtype | None, tuple[int, ...]]]] = {}
 
@@ -76,13 +78,10 @@ class Codec:
 
     def packed(
         self, values: Mapping[str, Any], offsets: Any
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[np.ndarray], list[np.ndarray]]:
-        """Packed trajectories: first row and rows of each, columns as dtype[sum T, *shape] and as dtype[N, *shape].
+    ) -> tuple[npt.NDArray[np.int64], list[np.ndarray], list[np.ndarray]]:
+        """Trajectories behind each other: (int64[N + 1], dtype[sum T, *shape] each, dtype[N, *shape] each).
 
-        Raises
-        ------
-        DataError
-            As `trajectory`; or if the offsets are none.
+        What the offsets say is not checked.
         """
         bounds = np.asarray(offsets)
         if bounds.ndim != 1 or not bounds.size or bounds.dtype.kind not in "iu":
@@ -90,21 +89,10 @@ class Codec:
         bounds = bounds.astype(np.int64)
         tree = self._flat(values, self._names, "packed trajectories")
         arrays = [array_of(c, tree[c.name], "T") for c in self.step_columns]
-        total, lengths = len(arrays[0]), bounds[1:] - bounds[:-1]
+        total, count = len(arrays[0]), len(bounds) - 1
         if any(len(array) != total for array in arrays):
             raise self._unequal(arrays)
-        if bounds[0] != 0 or bounds[-1] != total or lengths.min(initial=1) < 1:
-            short = lengths < 1
-            got = (
-                f"offsets[{int(np.argmax(short)) + 1}] = {bounds[1:][short][0]} after {bounds[:-1][short][0]}"
-                if (short.any())
-                else f"{bounds[0]} to {bounds[-1]}"
-            )
-            raise DataError(
-                f"offsets: expected numbers that rise from 0 to {total}, the rows there are, at least one row per "
-                f"trajectory; got {got}"
-            )
-        return bounds[:-1], lengths, arrays, [rows_of(c, tree[c.name], len(lengths)) for c in self.trajectory_columns]
+        return bounds, arrays, [rows_of(c, tree[c.name], count) for c in self.trajectory_columns]
 
     def chunk(self, chunk: Mapping[str, Any]) -> tuple[int, list[np.ndarray]]:
         """Consecutive steps: (n, [dtype[n, *shape] per per-step column])."""

@@ -48,18 +48,18 @@ class Pieces(NamedTuple):
         return slice(first, stop) if self.whole else self.of[first:stop]
 
     @staticmethod
-    def cut(lengths: npt.NDArray[np.int64], longest: int) -> Pieces:
-        """The pieces of at most `longest` steps of trajectories of those lengths, int64[N], in order."""
+    def cut(lengths: npt.NDArray[np.int64], most: int, longest: int) -> Pieces:
+        """The pieces of at most `most` steps of trajectories of those lengths, int64[N], in order."""
         count = len(lengths)
-        if int(lengths.max(initial=0)) <= longest:
+        if longest <= most:
             return Pieces(np.arange(count), np.zeros(count, np.int64), lengths, np.ones(count, np.bool_), True)
-        each = -(-lengths // longest)
+        each = -(-lengths // most)
         of = np.repeat(np.arange(count), each)
         ends = np.cumsum(each)
-        begin = (np.arange(len(of)) - (ends - each)[of]) * longest
+        begin = (np.arange(len(of)) - (ends - each)[of]) * most
         last = np.zeros(len(of), np.bool_)
         last[ends - 1] = True
-        return Pieces(of, begin, np.minimum(lengths[of] - begin, longest), last, False)
+        return Pieces(of, begin, np.minimum(lengths[of] - begin, most), last, False)
 
 
 class Many(NamedTuple):
@@ -72,7 +72,7 @@ class Many(NamedTuple):
     values : dtype[N, *shape] per per-trajectory column, and the key of its group where it has one.
     priorities : None, float64[N] (one for all items of each), or a list of N of what `insert` takes.
     versions : int64[N], -1 for the table's; None where the table has none.
-    terminated : bool[N].
+    terminated : bool[N], or one for all.
     finals : dtype[N, *shape] per step column, None for those not given; None without any.
     ids : int64[N], filled in while they are sent, and by `Group.identify`.
     arrays : what the addresses lie in.
@@ -83,7 +83,7 @@ class Many(NamedTuple):
     values: list[np.ndarray]
     priorities: Any
     versions: npt.NDArray[np.int64] | None
-    terminated: npt.NDArray[np.bool_]
+    terminated: npt.NDArray[np.bool_] | bool
     finals: list[np.ndarray | None] | None
     ids: npt.NDArray[np.int64]
     arrays: object
@@ -169,10 +169,13 @@ class Group:
             raise
         if ids is None:
             self._unnamed.append((of, np.arange(number, number + len(slots))[begun]))
-        ends = len(self.sequences) + 1 + np.flatnonzero(pieces.last[first:stop])
-        self._last_pieces.extend(ends.tolist())
-        self.sequences.extend(range(number, number + len(slots)))
-        return len(slots)
+        sent, count = len(self.sequences), len(slots)
+        if pieces.whole:
+            self._last_pieces.extend(range(sent + 1, sent + 1 + count))
+        else:
+            self._last_pieces.extend((sent + 1 + np.flatnonzero(pieces.last[first:stop])).tolist())
+        self.sequences.extend(range(number, number + count))
+        return count
 
     def _entries(
         self, first: int, stop: int, slots: npt.NDArray[np.int32]
@@ -239,7 +242,9 @@ def _flags(pieces: Pieces, many: Many) -> npt.NDArray[np.int32]:
     flags = np.full(len(pieces.of), WHOLE, np.int32)
     if not pieces.whole:
         flags |= np.where(pieces.begin > 0, CONTINUES, 0) | np.where(pieces.last, 0, CONTINUED)
-    if many.terminated.any():
+    if many.terminated is True:
+        flags[pieces.last] |= TERMINATED
+    elif many.terminated is not False:
         flags[pieces.last & many.terminated[pieces.of]] |= TERMINATED
     if many.finals is not None:
         flags[pieces.last] |= HAS_FINAL

@@ -106,6 +106,8 @@ class LeasePool:
             missing = total - self._held, count - len(self._slots)
             if missing[0] > 0 or missing[1] > 0:
                 grant = self._session.lease(self._table, max(0, missing[0]), max(0, missing[1]), timeout)
+                if len(grant.blocks) == total and len(grant.slots) == count:  # nothing was held, as mostly
+                    return grant.slots, grant.blocks
                 self._slots.extend(grant.slots.tolist())
                 self._loose.append(grant.blocks)
                 self._held += len(grant.blocks)

@@ -37,12 +37,14 @@ class Listed(NamedTuple):
     lengths : int64[N], steps of each.
     sources : int64[C, N], address of the first row of each, per step column; the others lie behind it.
     values : dtype[N, *shape] per per-trajectory column.
+    longest : steps of the longest.
     arrays : what the addresses lie in.
     """
 
     lengths: npt.NDArray[np.int64]
     sources: npt.NDArray[np.int64]
     values: list[np.ndarray]
+    longest: int
     arrays: object
 
 
@@ -55,7 +57,7 @@ def listed(port: Port, trajectories: Sequence[Mapping[str, Any]]) -> Listed:
         Naming the trajectory, and the column of it, that does not fit.
     """
     made = _at_once(port.codec, trajectories)
-    if made is not None and (not len(made.lengths) or int(made.lengths.max()) <= port.max_length):
+    if made is not None and made.longest <= port.max_length:
         return made
     encoded = []
     for index, trajectory in enumerate(trajectories):
@@ -69,6 +71,7 @@ def listed(port: Port, trajectories: Sequence[Mapping[str, Any]]) -> Listed:
         np.array([one.steps for one in encoded], np.int64),
         np.array([list(map(address, column)) for column in arrays], np.int64).reshape(len(arrays), len(encoded)),
         [np.stack(column) for column in zip(*(one.rows for one in encoded), strict=True)],
+        max(one.steps for one in encoded),
         arrays,
     )
 
@@ -98,14 +101,16 @@ def _at_once(codec: Codec, trajectories: Sequence[Mapping[str, Any]]) -> Listed 
         return None
     from gear.kernels.host_insert import read_heads
 
-    lengths, sources = np.zeros(count, np.int64), np.empty((len(steps), count), np.int64)
-    for c, row, column, source in zip(codec.step_columns, codec.row_shapes, steps, sources, strict=True):
-        if read_heads(address(column), id(np.ndarray), id(storage_dtype(c)), row, lengths, source) != count:
-            return None
+    heads = codec.heads.copy()
+    heads[:, 0] = list(map(address, steps))
+    lengths, sources = np.empty(count, np.int64), np.empty((len(steps), count), np.int64)
+    longest = read_heads(id(np.ndarray), heads, lengths, sources)
+    if longest < 0:
+        return None
     values = [_stacked(c, column) for c, column in zip(codec.trajectory_columns, once, strict=True)]
     if any(value is None for value in values):
         return None
-    return Listed(lengths, sources, values, steps)  # type: ignore[arg-type]
+    return Listed(lengths, sources, values, longest, steps)  # type: ignore[arg-type]
 
 
 @functools.cache

@@ -48,19 +48,19 @@ def insert_many(
             "insert_many: offsets= say where each trajectory of one dict begins; leave them out with a list"
         )
     if isinstance(trajectories, Mapping):
-        lengths, sources, values, arrays = _packed(first, trajectories, offsets)
+        lengths, sources, values, longest, arrays = _packed(first, trajectories, offsets)
     else:
-        lengths, sources, values, arrays = listed(first, trajectories)
+        lengths, sources, values, longest, arrays = listed(first, trajectories)
     count = len(lengths)
     if not count:
         return np.empty(0, np.int64) if wait else None
     if keys is not None or port.table.group_size:
         values.append(_keys(first, keys, count))
-    ends = np.full(count, bool(terminated)) if np.ndim(terminated) == 0 else mask("terminated", terminated, count)
+    ends = bool(terminated) if np.ndim(terminated) == 0 else mask("terminated", terminated, count)
     finals = None if final is None else first.codec.finals(final, count)
     raw, numbers = _priorities(first, priorities, lengths), _versions(first, versions, count)
-    many = Many(lengths, sources, values, raw, numbers, ends, finals, np.full(count, -1), arrays)
-    _send(port.living(), many, Pieces.cut(lengths, first.max_length), wait, deadline)
+    many = Many(lengths, sources, values, raw, numbers, ends, finals, np.empty(count, np.int64), arrays)
+    _send(port.living(), many, Pieces.cut(lengths, first.max_length, longest), wait, deadline)
     return many.ids if wait else None
 
 
@@ -130,16 +130,34 @@ def _packed(port: Port, values: Mapping[str, Any], offsets: Any) -> Listed:
             "insert_many: one dict is the packed form, which needs offsets=int64[N + 1] saying where each trajectory "
             "begins; or give a list of trajectories"
         )
-    starts, lengths, arrays, rows = port.codec.packed(values, offsets)
-    if int(lengths.max(initial=0)) > port.max_length:
+    from gear.kernels.host_insert import read_offsets
+
+    bounds, arrays, rows = port.codec.packed(values, offsets)
+    arrays = [np.ascontiguousarray(array) for array in arrays]
+    bases, count = np.array(list(map(address, arrays)), np.int64), len(bounds) - 1
+    lengths, sources = np.empty(count, np.int64), np.empty((len(bases), count), np.int64)
+    longest = read_offsets(bounds, len(arrays[0]), bases, port.rows.widths, lengths, sources)
+    if longest < 0:
+        raise _misplaced(bounds, len(arrays[0]))
+    if longest > port.max_length:
         for index, length in enumerate(lengths.tolist()):
             try:
                 port.pieces(length)
             except DataError as error:
-                raise refused(index, len(lengths), error) from None
-    arrays = [np.ascontiguousarray(array) for array in arrays]
-    bases = np.array(list(map(address, arrays)), np.int64)[:, None]
-    return Listed(lengths, bases + starts * port.rows.widths[:, None], rows, arrays)
+                raise refused(index, count, error) from None
+    return Listed(lengths, sources, rows, longest, arrays)
+
+
+def _misplaced(bounds: npt.NDArray[np.int64], total: int) -> DataError:
+    """The error for offsets that do not rise from 0 to the number of rows."""
+    short = np.diff(bounds) < 1
+    got = f"{bounds[0]} to {bounds[-1]}"
+    if short.any():
+        got = f"offsets[{int(np.argmax(short)) + 1}] = {bounds[1:][short][0]} after {bounds[:-1][short][0]}"
+    return DataError(
+        f"offsets: expected numbers that rise from 0 to {total}, the rows there are, at least one row per trajectory; "
+        f"got {got}"
+    )
 
 
 def _versions(port: Port, given: Any, count: int) -> npt.NDArray[np.int64] | None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gear.kernels.compile import compile_lock, helper, kernel
 from gear.kernels.host_copy import check_places
-from gear.kernels.host_insert import read_heads, write_columns
+from gear.kernels.host_insert import read_heads, read_offsets, write_columns
 from gear.kernels.host_packed import gather_packed
 from gear.kernels.host_random import random_bits, uniforms
 from gear.kernels.host_rows import gather_rows
@@ -37,6 +37,7 @@ __all__ = [
     "load",
     "random_bits",
     "read_heads",
+    "read_offsets",
     "tree_build",
     "tree_draw",
     "tree_smallest",
@@ -91,8 +92,10 @@ def run_all() -> None:
     octets, places, lengths = np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int32)
     tree, starts = np.zeros(FAN), np.zeros(1, np.int64)
     gather(octets, plan, octets, places, lengths, octets)
-    write_columns(octets, plan, lengths, places, places, np.zeros((0, 0), np.int64))
-    read_heads(0, 0, 0, places, places, places)
+    table = np.zeros((0, 3), np.int64)
+    read_heads(0, table, places, table[:, :0].copy())
+    read_offsets(np.zeros(1, np.int64), 0, places, places, places, table[:, :0].copy())
+    write_columns(octets, plan, lengths, places, places, table[:, :0].copy())
     gather_packed(octets, plan, octets, places, lengths, octets)
     tree_build(tree, tree[:0], starts)
     tree_update(tree, tree[:0], starts, places, tree[:0])

@@ -40,34 +40,66 @@ Shorts = npt.NDArray[np.int32]
 
 
 @partial(kernel, nogil=False)  # with the GIL nobody changes an array's shape meanwhile
-def read_heads(objects: int, kind: int, dtype: int, row: Integers, lengths: Integers, addresses: Integers) -> int:
-    """Read where N arrays lie, and how many rows they have, as far as they are all alike.
+def read_heads(kind: int, columns: Integers, lengths: Integers, addresses: Integers) -> int:
+    """Read where the arrays of N trajectories lie, and how many rows they have, if all are as they should be.
 
-    objects: address of N addresses of objects; kind, dtype: addresses of the type and the dtype that all must have;
-    row: the shape of a row; lengths: int64[N], rows that each must have, at least one, filled in where it is 0;
-    addresses: int64[N], filled in. Returns how many fit before the first that does not: it is something else, or empty,
-    or not contiguous.
+    kind: address of the type that all must have; columns: int64[C, 3 + D], per column the address of N addresses of
+    objects, the address of the dtype that they must have, and the number and extents of a row's axes; lengths: int64[N]
+    and addresses: int64[C, N], filled in. Returns the largest length; -1 if anything is something else, empty, not
+    contiguous or of another length than the trajectory's first column.
     """
-    n, axes = addresses.shape[0], row.shape[0]
-    if lengths.shape[0] != n:
-        raise ValueError("read_heads: lengths and addresses differ in length")
+    n, longest = lengths.shape[0], np.int64(0)
+    if columns.shape[1] < 3 or addresses.shape[0] != columns.shape[0] or addresses.shape[1] != n:
+        raise ValueError("read_heads: the arrays differ in length")
+    for c in range(columns.shape[0]):
+        objects, dtype, axes = columns[c, 0], columns[c, 1], columns[c, 2]
+        if axes < 0 or axes > columns.shape[1] - 3:
+            raise ValueError("read_heads: a row has more axes than are given")
+        for k in range(n):
+            one = read_int64(objects + 8 * k)
+            if read_int64(one + TYPE) != kind or read_int64(one + DESCRIPTION) != dtype:
+                return np.int64(-1)
+            if read_int32(one + AXES) != axes + 1 or read_int32(one + FLAGS) & CONTIGUOUS == 0:
+                return np.int64(-1)
+            extents = read_int64(one + EXTENTS)
+            rows = read_int64(extents)
+            if rows < 1 or (c > 0 and rows != lengths[k]):
+                return np.int64(-1)
+            for axis in range(axes):
+                if read_int64(extents + 8 * axis + 8) != columns[c, 3 + axis]:
+                    return np.int64(-1)
+            lengths[k], addresses[c, k] = rows, read_int64(one + DATA)
+            longest = max(longest, rows)
+    return longest
+
+
+@kernel
+def read_offsets(
+    offsets: Integers, total: int, bases: Integers, widths: Integers, lengths: Integers, addresses: Integers
+) -> int:
+    """Where the trajectories of packed columns lie, and how many rows they have.
+
+    offsets: int64[N + 1], first row of each and `total`; bases, widths: int64[C], address of a column's first row and
+    bytes of a row; lengths: int64[N] and addresses: int64[C, N], filled in. Returns the largest length, -1 if the
+    offsets do not rise from 0 to `total`.
+    """
+    n = lengths.shape[0]
+    if offsets.shape[0] != n + 1 or addresses.shape[0] != bases.shape[0] or addresses.shape[1] != n:
+        raise ValueError("read_offsets: the arrays differ in length")
+    if widths.shape[0] != bases.shape[0]:
+        raise ValueError("read_offsets: the arrays differ in length")
+    longest, before = np.int64(0), np.int64(0)
+    if offsets[0] != 0:
+        return np.int64(-1)
     for k in range(n):
-        one = read_int64(objects + 8 * k)
-        if read_int64(one + TYPE) != kind or read_int64(one + DESCRIPTION) != dtype:
-            return k
-        if read_int32(one + AXES) != axes + 1 or read_int32(one + FLAGS) & CONTIGUOUS == 0:
-            return k
-        extents = read_int64(one + EXTENTS)
-        rows = read_int64(extents)
-        if lengths[k] == 0:
-            lengths[k] = rows
-        if rows < 1 or rows != lengths[k]:
-            return k
-        for axis in range(axes):
-            if read_int64(extents + 8 * axis + 8) != row[axis]:
-                return k
-        addresses[k] = read_int64(one + DATA)
-    return n
+        rows = offsets[k + 1] - before
+        if offsets[k + 1] <= before or offsets[k + 1] > total:
+            return np.int64(-1)
+        lengths[k], longest = rows, max(longest, rows)
+        for c in range(bases.shape[0]):
+            addresses[c, k] = bases[c] + before * widths[c]
+        before = offsets[k + 1]
+    return longest if before == total else np.int64(-1)
 
 
 @kernel

@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 
 def names(layout: Layout, segment: npt.NDArray[np.uint8], blocks: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
     """Ids of the trajectories that begin in those blocks, int64[N]; good while nobody hands the blocks out anew."""
-    generations = layout.view(segment, "blocks")[blocks, f.GENERATION].astype(np.int64)
-    prefix = layout.index << f.ID_TABLE_SHIFT | layout.shard << f.ID_SHARD_SHIFT
-    named: npt.NDArray[np.int64] = (
-        prefix | generations << layout.row_bits | blocks.astype(np.int64) * layout.block_steps
-    )
+    named: npt.NDArray[np.int64] = layout.view(segment, "blocks")[blocks, f.GENERATION].astype(np.int64)
+    named <<= layout.row_bits
+    named += blocks * np.int64(layout.block_steps)
+    named |= layout.index << f.ID_TABLE_SHIFT | layout.shard << f.ID_SHARD_SHIFT
     return named
 
 

@@ -14,6 +14,6 @@ def number(entries: npt.NDArray[np.void], first: int) -> None:
     """Give entries their sequence numbers, and to those that go on behind the one before them its number."""
     sequences = np.arange(first, first + len(entries))
     entries["sequence"], follows = sequences, entries["follows"]
-    behind = follows < 0
-    if behind.any():
+    if follows.any():
+        behind = follows < 0
         follows[behind] = sequences[behind] - 1

@@ -121,8 +121,10 @@ class Outbox:
         self.sequence += len(entries)
         self.talk.check()
         self.flying += 1
-        begun = int(np.count_nonzero(entries["flags"] & BEGIN))
-        self._send(entries.tobytes(), blocks.tobytes(), priorities.tobytes(), begun)
+        # More blocks may come with the answer than are used up here, as batches differ in the blocks that they take.
+        slots = max(0, len(entries) - len(self._spare_slots))
+        want = self._want(2 * len(blocks))
+        self._send(entries.tobytes(), blocks.tobytes(), priorities.tobytes(), want, slots)
         return first
 
     def post(self) -> None:
@@ -137,16 +139,18 @@ class Outbox:
         del self._blocks[:], self._priorities[:]
         self.count = self._begun = 0
         self.flying += 1
-        self._send(entries, blocks, priorities, begun)
+        want = self._want(len(blocks) // 4)
+        self._send(entries, blocks, priorities, want, min(want, begun))
 
-    def _send(self, entries: bytes, blocks: bytes, priorities: bytes, begun: int) -> None:
-        """Post a message of these entries; `begun` of them begin a trajectory."""
-        # Somewhat more than was asked for last: batches of trajectories differ in the blocks that they take.
-        level = self.asked + self.asked // 2
-        want = max(0, min(len(blocks) // 4, level - len(self._spare_blocks) - self._coming))
+    def _want(self, most: int) -> int:
+        """Blocks to ask for with an answer: so that somewhat more than was asked for last is ready."""
+        return max(0, min(most, self.asked + self.asked // 2 - len(self._spare_blocks) - self._coming))
+
+    def _send(self, entries: bytes, blocks: bytes, priorities: bytes, want: int, slots: int) -> None:
+        """Post a message of these entries, whose answer brings up to `want` blocks and so many slots."""
         self._coming += want
         self.talk.post(
-            m.Commit(self.index, want, min(want, begun)),
+            m.Commit(self.index, want, slots),
             (entries, blocks, priorities),
             lambda call: self._answered(call, entries, blocks, want),
         )
@@ -221,6 +225,8 @@ class Outbox:
     def keep(self, blocks: npt.NDArray[np.int32], slots: npt.NDArray[np.int32]) -> None:
         """Keep leases for the next call of `spare`."""
         if len(blocks):
-            self._spare_blocks = np.concatenate((self._spare_blocks, blocks))
+            held = self._spare_blocks
+            self._spare_blocks = np.concatenate((held, blocks)) if len(held) else blocks
         if len(slots):
-            self._spare_slots = np.concatenate((self._spare_slots, slots))
+            held = self._spare_slots
+            self._spare_slots = np.concatenate((held, slots)) if len(held) else slots

@@ -302,7 +302,7 @@ class StagedOutbox(Outbox):
         else:
             self._open[slot] = before + length, blocks[-1] if len(blocks) else tail
 
-    def _send(self, entries: bytes, blocks: bytes, priorities: bytes, begun: int) -> None:
+    def _send(self, entries: bytes, blocks: bytes, priorities: bytes, want: int, slots: int) -> None:
         said, images = np.frombuffer(entries, COMMIT_ENTRY), np.frombuffer(blocks, np.int32)
         done, ended = images, said["slot"]
         if self._tails or self._left or self._open:

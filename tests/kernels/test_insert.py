@@ -69,21 +69,19 @@ def test_rows_that_have_no_place_are_refused(blocks, needs, steps, columns, mess
     assert not segment.any()
 
 
-def heads(arrays: list, lengths: list[int], dtype: np.dtype, *row: int) -> tuple[int, list[int], list[int]]:
-    """How many of `arrays` fit, the lengths and the addresses."""
-    objects = np.fromiter(arrays, object, len(arrays))
-    found, addresses = np.array(lengths, np.int64), np.zeros(len(arrays), np.int64)
-    fit = host_insert.read_heads(
-        objects.ctypes.data, id(np.ndarray), id(dtype), np.array(row, np.int64), found, addresses
-    )  # fmt: skip
-    return fit, found.tolist(), addresses.tolist()
+def heads(*columns: list, dtype: str = "float32", row: tuple[int, ...] = (2,)) -> tuple[int, list, list]:
+    """Length of the longest, lengths and addresses."""
+    objects = [np.fromiter(column, object, len(column)) for column in columns]
+    kinds = [(column.ctypes.data, id(np.dtype(dtype)), len(row), *row) for column in objects]
+    lengths, addresses = np.zeros(len(objects[0]), np.int64), np.zeros((len(objects), len(objects[0])), np.int64)
+    longest = host_insert.read_heads(id(np.ndarray), np.array(kinds), lengths, addresses)
+    return longest, lengths.tolist(), addresses.tolist()
 
 
 def test_arrays_are_found_where_they_lie():
     whole = np.zeros((9, 2), np.float32)
-    arrays = [whole, whole[3:5], np.zeros((1, 2), np.float32)]
-    fit, lengths, addresses = heads(arrays, [0, 2, 0], np.dtype("float32"), 2)
-    assert (fit, lengths, addresses) == (3, [9, 2, 1], [array.ctypes.data for array in arrays])
+    one, other = [whole, whole[3:5]], [np.ones((9, 2), np.float32), whole[:2]]
+    assert heads(one, other) == (9, [9, 2], [[a.ctypes.data for a in column] for column in (one, other)])
 
 
 class Own(np.ndarray):
@@ -101,4 +99,20 @@ class Own(np.ndarray):
 )  # fmt: skip
 def test_what_is_something_else_is_told(other):
     fine = np.zeros((3, 2), np.float32)
-    assert heads([fine, other, fine], [3, 3, 3], np.dtype("float32"), 2)[0] == 1
+    assert heads([fine, fine, fine], [fine, other, fine])[0] == -1
+
+
+def test_offsets_say_where_packed_trajectories_lie():
+    lengths, addresses = np.zeros(2, np.int64), np.zeros((2, 2), np.int64)
+    longest = host_insert.read_offsets(
+        np.array([0, 3, 4]), 4, np.array([100, 1000]), np.array([8, 1]), lengths, addresses
+    )
+    assert (longest, lengths.tolist(), addresses.tolist()) == (3, [3, 1], [[100, 124], [1000, 1003]])
+
+
+@pytest.mark.parametrize(
+    "offsets", [[1, 3, 4], [0, 3, 5], [0, 3, 3], [0, 0, 4], [0, 5, 4], [0, -1, 4], [0, 2**63 - 1, 4], [0, -(2**63), 4]]
+)
+def test_offsets_that_do_not_rise_to_the_end_are_told(offsets):
+    lengths, addresses = np.zeros(2, np.int64), np.zeros((1, 2), np.int64)
+    assert host_insert.read_offsets(np.array(offsets), 4, np.array([100]), np.array([8]), lengths, addresses) == -1
