@@ -52,7 +52,7 @@ class Pieces(NamedTuple):
         """The pieces of at most `most` steps of trajectories of those lengths, int64[N], in order."""
         count = len(lengths)
         if longest <= most:
-            return Pieces(np.arange(count), np.zeros(count, np.int64), lengths, np.ones(count, np.bool_), True)
+            return Pieces(np.arange(count), np.zeros(count, np.int64), lengths, lengths > 0, True)
         each = -(-lengths // most)
         of = np.repeat(np.arange(count), each)
         ends = np.cumsum(each)
@@ -143,9 +143,7 @@ class Group:
         An error gives back the leases of what was not submitted.
         """
         port, pieces = self.port, self._pieces
-        before = int(self._ends[first - 1]) if first else 0
-        full = int(self._ends.searchsorted(before + self._most_steps, "right"))
-        stop = min(first + GROUP, max(first + 1, full))
+        stop = self._full(first)
         slots, blocks = port.pool.take_many(self._needs[first:stop], left(deadline))
         if not len(slots):
             slot, chain = port.allocate(int(self._needs[first]), left(deadline))
@@ -158,7 +156,8 @@ class Group:
             self._write(first, stop, slots, blocks, at)
             entries, priorities = self._entries(first, stop, slots)
             begun = slice(None) if pieces.whole else np.flatnonzero(pieces.begin[first:stop] == 0)
-            of, ids = pieces.of[first:stop][begun], port.session.names(port.open, blocks[at[begun]])
+            of = slice(first, stop) if pieces.whole else pieces.of[first:stop][begun]
+            ids = port.session.names(port.open, blocks[at[begun]])
             if ids is not None:
                 self._many.ids[of] = ids
             ours = False
@@ -168,14 +167,20 @@ class Group:
                 port.pool.put(slots.tolist(), blocks)
             raise
         if ids is None:
-            self._unnamed.append((of, np.arange(number, number + len(slots))[begun]))
+            self._unnamed.append((pieces.of[first:stop][begun], np.arange(number, number + len(slots))[begun]))
         sent, count = len(self.sequences), len(slots)
         if pieces.whole:
-            self._last_pieces.extend(range(sent + 1, sent + 1 + count))
+            self._last_pieces += range(sent + 1, sent + 1 + count)
         else:
-            self._last_pieces.extend((sent + 1 + np.flatnonzero(pieces.last[first:stop])).tolist())
-        self.sequences.extend(range(number, number + count))
+            self._last_pieces += (sent + 1 + np.flatnonzero(pieces.last[first:stop])).tolist()
+        self.sequences += range(number, number + count)
         return count
+
+    def _full(self, first: int) -> int:
+        """The piece behind the last that goes into one group with piece number `first`."""
+        stop, ends = min(first + GROUP, len(self._ends)), self._ends
+        most = self._most_steps + (int(ends[first - 1]) if first else 0)
+        return stop if ends[stop - 1] <= most else max(first + 1, int(ends.searchsorted(most, "right")))
 
     def _entries(
         self, first: int, stop: int, slots: npt.NDArray[np.int32]
@@ -183,7 +188,8 @@ class Group:
         """The entries of pieces first..stop-1 but for their numbers, and the priorities that they name."""
         pieces, entries = self._pieces, np.zeros(stop - first, COMMIT_ENTRY)
         entries["slot"], entries["blocks"] = slots, self._needs[first:stop]
-        entries["length"], entries["flags"] = pieces.steps[first:stop], self._flags[first:stop]
+        entries["length"] = pieces.steps[first:stop]
+        entries["flags"] = WHOLE if self._flags is None else self._flags[first:stop]
         if not pieces.whole:
             begin = pieces.begin[first:stop]
             entries["before"], entries["follows"] = begin, np.where(begin > 0, -1, 0)
@@ -237,15 +243,17 @@ class Group:
                 strip[block, row] = 0 if final is None else final[last]
 
 
-def _flags(pieces: Pieces, many: Many) -> npt.NDArray[np.int32]:
-    """The flags of each piece's entry, int32[P]."""
+def _flags(pieces: Pieces, many: Many) -> npt.NDArray[np.int32] | None:
+    """The flags of each piece's entry, int32[P]; None if they are but `WHOLE`."""
+    if pieces.whole and many.terminated is False and many.finals is None:
+        return None
     flags = np.full(len(pieces.of), WHOLE, np.int32)
     if not pieces.whole:
         flags |= np.where(pieces.begin > 0, CONTINUES, 0) | np.where(pieces.last, 0, CONTINUED)
-    if many.terminated is True:
-        flags[pieces.last] |= TERMINATED
-    elif many.terminated is not False:
+    if isinstance(many.terminated, np.ndarray):
         flags[pieces.last & many.terminated[pieces.of]] |= TERMINATED
+    elif many.terminated:
+        flags[pieces.last] |= TERMINATED
     if many.finals is not None:
         flags[pieces.last] |= HAS_FINAL
     return flags

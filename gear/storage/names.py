@@ -15,9 +15,12 @@ if TYPE_CHECKING:
     from gear.storage.table import StoredTable
 
 
-def names(layout: Layout, segment: npt.NDArray[np.uint8], blocks: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-    """Ids of the trajectories that begin in those blocks, int64[N]; good while nobody hands the blocks out anew."""
-    named: npt.NDArray[np.int64] = layout.view(segment, "blocks")[blocks, f.GENERATION].astype(np.int64)
+def names(layout: Layout, records: npt.NDArray[np.int32], blocks: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+    """Ids of the trajectories that begin in those blocks, int64[N]; good while nobody hands the blocks out anew.
+
+    records: those of all blocks, as `Layout.view` gives them.
+    """
+    named: npt.NDArray[np.int64] = records[blocks, f.GENERATION].astype(np.int64)
     named <<= layout.row_bits
     named += blocks * np.int64(layout.block_steps)
     named |= layout.index << f.ID_TABLE_SHIFT | layout.shard << f.ID_SHARD_SHIFT
@@ -40,6 +43,6 @@ def names_of(stored: StoredTable, client: int, sequences: npt.NDArray[np.int64])
     if len(there):
         at = np.minimum(np.searchsorted(numbers, sequences), len(numbers) - 1)
         known = numbers[at] == sequences
-        ids = names(layout, stored.segment, slots[there, f.FIRST].astype(np.int32))
+        ids = names(layout, layout.view(stored.segment, "blocks"), slots[there, f.FIRST].astype(np.int32))
         found[known] = ids[at[known]]
     return found

@@ -9,6 +9,7 @@ stage of the same layout: its rows travel with the commit entries, and gathered 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from gear.errors import TableNotFound
@@ -96,6 +97,11 @@ class OpenTable:
     reading: set[int] = field(default_factory=set)
     recall: Callable[[int], Grant] | None = None
     row: int = 0
+
+    @cached_property
+    def block_records(self) -> npt.NDArray[np.int32]:
+        """The records of the blocks, int32[blocks, BLOCK_FIELDS]."""
+        return self.layout.view(self.segment, "blocks")
 
     @property
     def layouts(self) -> dict[int, Layout]:

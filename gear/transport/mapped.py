@@ -49,7 +49,7 @@ class Mapped(ABC):
 
     def names(self, table: OpenTable, blocks: npt.NDArray[np.int32]) -> npt.NDArray[np.int64] | None:
         """Ids of trajectories that begin in leased blocks."""
-        return names(table.layout, table.segment, blocks)
+        return names(table.layout, table.block_records, blocks)
 
     def gather(
         self,
