@@ -23,6 +23,15 @@ from gear.transport.lane import Lane
 from gear.transport.messages import Hello, Void
 
 MOST_CLIENTS = 4096
+MOST_STRANGERS = 1024
+"""Connections at most on which nobody has greeted; the oldest gives way, as a client greets at once."""
+
+_EACH = 3
+"""Descriptors that a client takes: its connection, its lane, its lock."""
+
+_OURS = 128
+"""Descriptors for everything else."""
+
 MOST_ANSWERS = 4096
 _FIRST_CHECK, _LONGEST_CHECK = 0.002, 0.25
 
@@ -100,6 +109,15 @@ class Client:
                 del answers[number]
 
 
+def limits(descriptors: int) -> tuple[int, int]:
+    """Most clients and most strangers of a process that may have so many descriptors: it must never run out of them.
+
+    ZeroMQ, and whoever else waits for connections, would turn in a circle.
+    """
+    strangers = min(MOST_STRANGERS, descriptors // 4)
+    return max(1, min(MOST_CLIENTS, (descriptors - strangers - _OURS) // _EACH)), strangers
+
+
 class Clients:
     """All clients of a shard.
 
@@ -113,10 +131,12 @@ class Clients:
         Seconds of silence after which a client that maps no memory is dead.
     era : int
         How often the shard was started before: then clients come back that it does not know.
+    most : int
+        Of clients that may be there.
     """
 
-    def __init__(self, directory: Path, nonce: bytes, patience: float, era: int = 0) -> None:
-        self.era = era
+    def __init__(self, directory: Path, nonce: bytes, patience: float, era: int = 0, most: int = MOST_CLIENTS) -> None:
+        self.era, self._most = era, most
         self._directory, self._nonce, self._patience = directory / CLIENTS, nonce, patience
         self._by_identity: dict[bytes, Client] = {}
         self._by_route: dict[bytes, Client] = {}
@@ -158,8 +178,11 @@ class Clients:
             return None
         gone = self.lost(descriptor)
         if client is None:
-            if len(self) >= MOST_CLIENTS:
-                raise InsufficientMemory(f"the server has {MOST_CLIENTS} clients, the most it can have")
+            if len(self) >= self._most:
+                raise InsufficientMemory(
+                    f"the server has {self._most} clients, the most it can have; close some, or raise its limit "
+                    f"of open files (ulimit -n) if that is below {MOST_CLIENTS}"
+                )
             client = self._by_identity[hello.client] = Client(hello.client, kept=resumed)
         self._by_route.pop(client.route, None)
         self._by_descriptor.pop(client.descriptor, None)

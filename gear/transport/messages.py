@@ -29,6 +29,7 @@ from gear.transport.message import (
     Share,
     Text,
     Void,
+    hidden,
 )
 from gear.transport.messages_late import (
     Append,
@@ -126,6 +127,8 @@ class Discover(Message, tag=1):
 
     token: Text
 
+    __repr__ = hidden
+
 
 class Hello(Message, tag=2):
     """First on every connection; the same identity on a later one resumes the client. `attempt` rises.
@@ -138,6 +141,8 @@ class Hello(Message, tag=2):
     attempt: Number
     sent: Number = 0
     void: Annotated[list[Void], Meta(max_length=MAX_VOIDS)] = []
+
+    __repr__ = hidden
 
 
 class Attach(Message, tag=3):

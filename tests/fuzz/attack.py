@@ -1,0 +1,280 @@
+"""Sends malformed messages to a real server, over ZeroMQ and over a lane, and holds it to what it owes the others.
+
+What it owes: it stays up, answers who behaves, and says "internal error" to nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections import deque
+from pathlib import Path
+from random import Random
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+import zmq
+
+import gear
+from gear import schema
+from gear.errors import GearError, ProtocolError
+from gear.transport import lane as lanes
+from gear.transport import messages as m
+from gear.transport import wire
+from gear.transport.channel import context
+from gear.transport.discovery import discover
+from gear.transport.door import Door
+from tests.fuzz import frames
+
+BURST = 40
+"""Messages that are sent before the answers are waited for."""
+
+PATIENCE = 10.0
+"""Seconds that the server may take for a burst, or for who behaves."""
+
+LATE = {"logprobs": gear.Column("logprobs", late=True), "reward": gear.Column("reward", per="trajectory", late=True)}
+X = gear.Column("x", (2,))
+TABLES = (
+    gear.Table("t0", [X], gear.Steps(500), item=gear.Window(4), sampler=gear.Prioritized(0.6), mean_length=8),
+    gear.Table("t1", [X], gear.Trajectories(50), item=gear.Whole(), limiter=gear.Queue(20), mean_length=8),
+    gear.Table("t2", [X, gear.Column("y", (), "int64")], gear.Steps(500), item=gear.Step(1), mean_length=8),
+    gear.Table(
+        "t3", [X, *LATE.values()], gear.Trajectories(50), item=gear.Whole(), sampler=gear.Fresh(), mean_length=8,
+        requirements=[("logprobs", "reward")], max_staleness=2, max_times_sampled=2,
+    ),
+    gear.Table(
+        "t4", [X], gear.Trajectories(50), item=gear.Whole(), sampler=gear.Groups(2, deadline=0.1), mean_length=8,
+        consumers=("trainer", "x"),
+    ),
+)  # fmt: skip
+HONEST = gear.Table("honest", [gear.Column("k", (), "int64")], gear.Trajectories(20), item=gear.Whole(), mean_length=8)
+
+
+class Way(Protocol):
+    """A connection on which a client is greeted."""
+
+    def send(self, parts: list[bytes]) -> None:
+        """Send a message."""
+        ...
+
+    def receive(self, seconds: float) -> list[Any] | None:
+        """The next answer, None if none comes in time or no more come."""
+        ...
+
+    def close(self) -> None:
+        """End it without a word."""
+        ...
+
+
+class Wire:
+    """By ZeroMQ, greeted and no more."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.identity = secrets.token_bytes(16)
+        self._socket = context().socket(zmq.DEALER)
+        self._socket.linger = 0
+        self._socket.connect(endpoint)
+        self.send([wire.encode(m.Envelope(m.PROTOCOL, 0, 0, [], m.Hello(self.identity, "", 1)))])
+        answer = self.receive(PATIENCE)
+        assert answer is not None, "the server welcomes nobody any more"
+        self.welcome = wire.decode_answer(answer).body
+
+    def send(self, parts: list[bytes]) -> None:
+        self._socket.send_multipart(parts)
+
+    def receive(self, seconds: float) -> list[Any] | None:
+        return self._socket.recv_multipart() if self._socket.poll(seconds * 1000) else None
+
+    def close(self) -> None:
+        self._socket.close(0)
+
+
+class Laned:
+    """By a lane: a client that maps the tables."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._greeted = Wire(endpoint)
+        self._door = Door(self._greeted.welcome.directory)
+        self._door.enter(self._greeted.identity)
+        self._greeted.send([wire.encode(m.Envelope(m.PROTOCOL, 1, 1, [], m.Attach(self._door.nonce)))])
+        assert self._greeted.receive(PATIENCE) is not None
+        lane = lanes.connect(str(self._door.directory / lanes.LANE), self._greeted.identity, 1)
+        assert lane is not None
+        self.lane = lane
+
+    def send(self, parts: list[bytes]) -> None:
+        self.lane.send(parts)
+
+    def receive(self, seconds: float) -> list[Any] | None:
+        deadline = time.monotonic() + seconds
+        poller = zmq.Poller()
+        poller.register(self.lane.descriptor, zmq.POLLIN)
+        while True:
+            self.lane.flush()
+            parts = self.lane.receive()
+            left = deadline - time.monotonic()
+            if parts is not None or self.lane.broken or left <= 0:
+                return parts
+            poller.poll(left * 1000)
+
+    def close(self) -> None:
+        self.lane.close()
+        self._greeted.close()
+        self._door.leave()
+
+
+class Attack:
+    """One server under attack.
+
+    Parameters
+    ----------
+    address : str
+    chance : random.Random
+
+    Attributes
+    ----------
+    sent : messages so far.
+    slowest : seconds that the slowest look of who behaves took.
+    recent : the last bursts, each with the way that it took.
+    found : messages that were answered with an internal error.
+    """
+
+    def __init__(self, address: str, chance: Random) -> None:
+        shard = discover(address, "", 10.0).shards[0]
+        self._endpoints = {"tcp": f"tcp://127.0.0.1:{shard.port}", "lane": f"ipc://{shard.socket}"}
+        self._chance = chance
+        self._client = gear.connect(address)
+        for table in (*TABLES, HONEST):
+            self._client.create_table(table)
+        self._checked, self.pid = 0, self._client.info()["pid"]
+        specs = tuple(schema.to_bytes(table) for table in TABLES)
+        names = (*frames._TEXTS, *(table.name for table in TABLES))
+        self._known = frames.Known(tuple(range(len(TABLES))), names, specs)
+        self._ways: dict[str, Way] = {}
+        self._numbers: dict[str, int] = {}
+        self.sent, self.slowest = 0, 0.0
+        self.recent: deque[tuple[str, list[list[bytes]]]] = deque(maxlen=50)
+        self.found: list[tuple[str, list[bytes]]] = []
+
+    def run(self, messages: int) -> None:
+        """Send so many messages, in bursts, and look after the others in between."""
+        end = self.sent + messages
+        while self.sent < end:
+            for kind in self._endpoints:
+                self.burst(kind, self._made)
+                if kind == "lane" and self._chance.random() < 0.05:
+                    self._tear()
+            self.check()
+
+    def _made(self, number: int) -> list[bytes]:
+        """A message of that number, or of one that is no number: a higher one would make the client deaf."""
+        while True:
+            kind = self._chance.choice(frames.KINDS)
+            if kind is m.Goodbye and self._chance.random() < 0.95:
+                continue
+            parts = frames.request(self._chance, number, self._known, kind)
+            if (wire.request_number(parts[0]) or 0) <= number:
+                return parts
+
+    def burst(self, kind: str, make: Any, count: int = BURST) -> None:
+        """Send some messages, and wait until the server has taken them in."""
+        way = self._way(kind)
+        sent: dict[int, list[bytes]] = {}
+        for _ in range(count):
+            number = self._numbers[kind] = self._numbers[kind] + 1
+            sent[number] = make(number)
+            way.send(sent[number])
+        self.sent += count
+        self.recent.append((kind, [*sent.values()]))
+        fence = self._numbers[kind] = self._numbers[kind] + 1
+        way.send([wire.encode(m.Envelope(m.PROTOCOL, fence, fence, [], m.Releases()))])
+        while (parts := way.receive(PATIENCE)) is not None:
+            answer = self._heard(kind, parts, sent)
+            if answer is not None and answer.request == fence:
+                if isinstance(answer.body, m.Failed):  # it said goodbye
+                    break
+                return
+        else:
+            assert isinstance(way, Laned), f"no answer within {PATIENCE} s"
+            assert way.lane.broken, f"no answer within {PATIENCE} s"
+        self._hang_up(kind)
+
+    def _heard(self, kind: str, parts: list[Any], sent: dict[int, list[bytes]]) -> m.Answer | None:
+        try:
+            answer = wire.decode_answer(parts)
+        except ProtocolError:
+            return None
+        if isinstance(answer.body, m.Failed):
+            if "internal error" in answer.body.message:
+                self.found.append((f"{kind}: {answer.body.message}", sent.get(answer.request, [])))
+        else:
+            with contextlib.suppress(ValueError, IndexError):
+                self._known.heard(answer, parts)
+        return answer
+
+    def _tear(self) -> None:
+        """What is no message of a lane."""
+        way = self._way("lane")
+        assert isinstance(way, Laned)
+        way.lane.send_bytes(frames.framing(self._chance))
+        self._hang_up("lane")
+
+    def _way(self, kind: str) -> Way:
+        if kind not in self._ways:
+            self._ways[kind] = Laned(self._endpoints[kind]) if kind == "lane" else Wire(self._endpoints[kind])
+            self._numbers[kind], self._known.sequence = 1, 0
+        return self._ways[kind]
+
+    def _hang_up(self, kind: str) -> None:
+        way = self._ways.pop(kind, None)
+        if way is not None:
+            way.close()
+
+    def check(self) -> None:
+        """Who behaves is served, with what it stored, by the process that served at the beginning."""
+        began = time.monotonic()
+        self._checked = number = self._checked + 1
+        self._client.insert({"k": np.full(3, number)}, "honest", timeout=PATIENCE)
+        batch = self._client.sample(4, "honest", timeout=PATIENCE)
+        assert ((batch["k"][:, :1] == batch["k"])[batch.mask] & (batch["k"][batch.mask] > 0)).all()
+        self.slowest = max(self.slowest, time.monotonic() - began)
+        assert self._client.info()["pid"] == self.pid, "the shard was started again"
+
+    def memory(self) -> int:
+        """Bytes of the shard's own memory, its segments left out."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+        raise GearError("the shard is gone")
+
+    def close(self) -> None:
+        """Hang up, and let who behaves leave in order."""
+        for kind in list(self._ways):
+            self._hang_up(kind)
+        self._client.close()
+
+
+def packed(messages: list[tuple[str, list[bytes]]]) -> bytes:
+    """Messages as a file of the corpus."""
+    return msgspec.msgpack.encode(messages)
+
+
+def unpacked(data: bytes) -> list[tuple[str, list[bytes]]]:
+    """Messages of a file of the corpus: which way each takes (``tcp`` or ``lane``), and its parts."""
+    return msgspec.msgpack.decode(data, type=list[tuple[str, list[bytes]]])
+
+
+def save(folder: Path, attack: Attack) -> list[Path]:
+    """Keep what was found, and the last bursts, as files; which."""
+    os.makedirs(folder, exist_ok=True)
+    paths = []
+    for number, (what, parts) in enumerate(attack.found[:20]):
+        paths.append(folder / f"found-{number}.msgpack")
+        paths[-1].write_bytes(packed([(what.partition(":")[0], parts)]))
+    recent = [(kind, parts) for kind, burst in attack.recent for parts in burst]
+    paths.append(folder / "recent.msgpack")
+    paths[-1].write_bytes(packed(recent))
+    return paths
