@@ -14,6 +14,7 @@ from random import Random
 
 from tests.conftest import Server
 from tests.fuzz.attack import Attack, save
+from tests.fuzz.frames import KINDS
 
 WARM = 0.2
 """Part of the messages after which the shard's memory is taken for its size: caches and tables are full."""
@@ -56,6 +57,8 @@ def main() -> int:
         attack.close()
         server.stop()
         shutil.rmtree(folder)
+    never = sorted(kind.__name__ for kind in KINDS if not attack.done[kind])
+    print(f"{sum(attack.done.values())} were done, not refused; of no kind but {', '.join(never) or 'all'} none")
     growth = most / warm - 1
     print(
         f"{attack.sent} messages in {time.monotonic() - began:.0f} s, {len(attack.found)} internal errors; memory of "

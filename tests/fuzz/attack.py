@@ -9,7 +9,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections import deque
+from collections import Counter, deque
 from pathlib import Path
 from random import Random
 from typing import Any, Protocol
@@ -19,7 +19,6 @@ import numpy as np
 import zmq
 
 import gear
-from gear import schema
 from gear.errors import GearError, ProtocolError
 from gear.transport import lane as lanes
 from gear.transport import messages as m
@@ -28,9 +27,13 @@ from gear.transport.channel import context
 from gear.transport.discovery import discover
 from gear.transport.door import Door
 from tests.fuzz import frames
+from tests.fuzz.sound import Known
 
 BURST = 40
 """Messages that are sent before the answers are waited for."""
+
+_RARE = (m.Goodbye, m.Reset, m.Attach)
+"""What would undo all that was reached before."""
 
 PATIENCE = 10.0
 """Seconds that the server may take for a burst, or for who behaves."""
@@ -140,6 +143,7 @@ class Attack:
     slowest : seconds that the slowest look of who behaves took.
     recent : the last bursts, each with the way that it took.
     found : messages that were answered with an internal error.
+    done : how many requests of each kind were done, not refused.
     """
 
     def __init__(self, address: str, chance: Random) -> None:
@@ -150,12 +154,11 @@ class Attack:
         for table in (*TABLES, HONEST):
             self._client.create_table(table)
         self._checked, self.pid = 0, self._client.info()["pid"]
-        specs = tuple(schema.to_bytes(table) for table in TABLES)
-        names = (*frames._TEXTS, *(table.name for table in TABLES))
-        self._known = frames.Known(tuple(range(len(TABLES))), names, specs)
+        self._known = {kind: Known(TABLES) for kind in self._endpoints}
         self._ways: dict[str, Way] = {}
         self._numbers: dict[str, int] = {}
         self.sent, self.slowest = 0, 0.0
+        self.done: Counter[type[m.Message]] = Counter()
         self.recent: deque[tuple[str, list[list[bytes]]]] = deque(maxlen=50)
         self.found: list[tuple[str, list[bytes]]] = []
 
@@ -164,18 +167,18 @@ class Attack:
         end = self.sent + messages
         while self.sent < end:
             for kind in self._endpoints:
-                self.burst(kind, self._made)
+                self.burst(kind, lambda number, kind=kind: self._made(number, self._known[kind]))
                 if kind == "lane" and self._chance.random() < 0.05:
                     self._tear()
             self.check()
 
-    def _made(self, number: int) -> list[bytes]:
+    def _made(self, number: int, known: Known) -> list[bytes]:
         """A message of that number, or of one that is no number: a higher one would make the client deaf."""
         while True:
             kind = self._chance.choice(frames.KINDS)
-            if kind is m.Goodbye and self._chance.random() < 0.95:
+            if kind in _RARE and self._chance.random() < 0.98:
                 continue
-            parts = frames.request(self._chance, number, self._known, kind)
+            parts = frames.request(self._chance, number, known, kind)
             if (wire.request_number(parts[0]) or 0) <= number:
                 return parts
 
@@ -210,9 +213,11 @@ class Attack:
         if isinstance(answer.body, m.Failed):
             if "internal error" in answer.body.message:
                 self.found.append((f"{kind}: {answer.body.message}", sent.get(answer.request, [])))
-        else:
-            with contextlib.suppress(ValueError, IndexError):
-                self._known.heard(answer, parts)
+        elif answer.request in sent:
+            with contextlib.suppress(ProtocolError):
+                asked = wire.decode_request(sent[answer.request]).body
+                self.done[type(asked)] += 1
+                self._known[kind].heard(asked, answer.body, parts)
         return answer
 
     def _tear(self) -> None:
@@ -225,7 +230,8 @@ class Attack:
     def _way(self, kind: str) -> Way:
         if kind not in self._ways:
             self._ways[kind] = Laned(self._endpoints[kind]) if kind == "lane" else Wire(self._endpoints[kind])
-            self._numbers[kind], self._known.sequence = 1, 0
+            self._numbers[kind] = 1
+            self._known[kind].forget()
         return self._ways[kind]
 
     def _hang_up(self, kind: str) -> None:
@@ -237,11 +243,21 @@ class Attack:
         """Who behaves is served, with what it stored, by the process that served at the beginning."""
         began = time.monotonic()
         self._checked = number = self._checked + 1
+        self._feed()
         self._client.insert({"k": np.full(3, number)}, "honest", timeout=PATIENCE)
         batch = self._client.sample(4, "honest", timeout=PATIENCE)
         assert ((batch["k"][:, :1] == batch["k"])[batch.mask] & (batch["k"][batch.mask] > 0)).all()
         self.slowest = max(self.slowest, time.monotonic() - began)
         assert self._client.info()["pid"] == self.pid, "the shard was started again"
+
+    def _feed(self) -> None:
+        """Have something in each table."""
+        rows = {"x": np.ones((6, 2), np.float32)}
+        for table in TABLES:
+            more = {"y": np.arange(6)} if table.name == "t2" else {}
+            group = {"group": str(self._checked // 2)} if table.name == "t4" else {}
+            with contextlib.suppress(gear.DeadlineExceeded):
+                self._client.insert(rows | more, table.name, timeout=0.0, **group)
 
     def memory(self) -> int:
         """Bytes of the shard's own memory, its segments left out."""
