@@ -33,6 +33,12 @@ _OURS = 128
 """Descriptors for everything else."""
 
 MOST_ANSWERS = 4096
+MOST_ANSWER_BYTES = 1 << 26
+"""Bytes of answers that are kept for a client; the oldest beyond that are not found again."""
+
+MOST_WAITING = 1 << 12
+"""Requests of one client that wait for an event; it sends a thousand commits ahead at most."""
+
 _FIRST_CHECK, _LONGEST_CHECK = 0.002, 0.25
 
 
@@ -46,7 +52,7 @@ class Client:
     descriptor : of its connection, -1 while it is silent.
     attempt : number of that connection.
     last : highest request number received.
-    answers : by request number, until the client has them.
+    answers, kept_bytes : by request number, until the client has them; how large they are.
     parked : by request number without an answer yet, what counts its kind's latencies and when it came (ns).
     rows : its number in each table it uses.
     told : (table, pin) it was told to let go of, until it does.
@@ -68,6 +74,7 @@ class Client:
     attempt: int = 0
     last: int = 0
     answers: dict[int, list[bytes]] = field(default_factory=dict)
+    kept_bytes: int = 0
     parked: dict[int, tuple[list[int], int]] = field(default_factory=dict)
     rows: dict[int, int] = field(default_factory=dict)
     told: set[tuple[int, int]] = field(default_factory=set)
@@ -93,8 +100,14 @@ class Client:
     def remember(self, request: int, parts: list[bytes]) -> None:
         """Keep an answer for the case that its connection breaks before it arrives."""
         self.answers[request] = parts
-        if len(self.answers) > MOST_ANSWERS:
-            del self.answers[next(iter(self.answers))]
+        for part in parts:
+            self.kept_bytes += len(part)
+        while len(self.answers) > MOST_ANSWERS or (self.kept_bytes > MOST_ANSWER_BYTES and len(self.answers) > 1):
+            self._drop(next(iter(self.answers)))
+
+    def _drop(self, request: int) -> None:
+        for part in self.answers.pop(request):
+            self.kept_bytes -= len(part)
 
     def forget_answered(self, answered: int) -> None:
         """Drop the answers below that number."""
@@ -104,9 +117,10 @@ class Client:
         if len(answers) == 1:  # as a rule: the one that the last request got
             if next(iter(answers)) < answered:
                 answers.clear()
+                self.kept_bytes = 0
         elif answers:
             for number in [n for n in answers if n < answered]:
-                del answers[number]
+                self._drop(number)
 
 
 def limits(descriptors: int) -> tuple[int, int]:

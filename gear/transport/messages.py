@@ -113,6 +113,9 @@ PROTOCOL = 3
 MAX_ENTRIES = 4096
 MAX_ROWS = 1 << 24
 MAX_FRAME = 8 * MAX_ROWS
+MAX_MESSAGE = 1 << 30
+"""Bytes of all buffers of a message."""
+
 MAX_RELEASES = 1 << 16
 MAX_VOIDS = 1 << 10
 

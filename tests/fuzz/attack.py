@@ -35,7 +35,7 @@ BURST = 40
 _RARE = (m.Goodbye, m.Reset, m.Attach)
 """What would undo all that was reached before."""
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds that the server may take for a burst, or for who behaves."""
 
 LATE = {"logprobs": gear.Column("logprobs", late=True), "reward": gear.Column("reward", per="trajectory", late=True)}
@@ -114,9 +114,9 @@ class Laned:
     def receive(self, seconds: float) -> list[Any] | None:
         deadline = time.monotonic() + seconds
         poller = zmq.Poller()
-        poller.register(self.lane.descriptor, zmq.POLLIN)
         while True:
             self.lane.flush()
+            poller.register(self.lane.descriptor, zmq.POLLIN | (zmq.POLLOUT if self.lane.unsent else 0))
             parts = self.lane.receive()
             left = deadline - time.monotonic()
             if parts is not None or self.lane.broken or left <= 0:
@@ -171,6 +171,16 @@ class Attack:
                 if kind == "lane" and self._chance.random() < 0.05:
                     self._tear()
             self.check()
+
+    def replay(self, messages: list[tuple[str, list[bytes]]]) -> None:
+        """Send what was found before, by the same ways, numbered anew."""
+        for kind in self._endpoints:
+            mine = [parts for way, parts in messages if way == kind]
+            for first in range(0, len(mine), BURST):
+                parts = iter(mine[first : first + BURST])
+                self.burst(
+                    kind, lambda number, parts=parts: _renumbered(next(parts), number), len(mine[first : first + BURST])
+                )
 
     def _made(self, number: int, known: Known) -> list[bytes]:
         """A message of that number, or of one that is no number: a higher one would make the client deaf."""
@@ -271,6 +281,15 @@ class Attack:
         for kind in list(self._ways):
             self._hang_up(kind)
         self._client.close()
+
+
+def _renumbered(parts: list[bytes], number: int) -> list[bytes]:
+    """The same message under another number; as it is if it is too garbled to have one."""
+    with contextlib.suppress(msgspec.DecodeError, TypeError, IndexError):
+        envelope = msgspec.msgpack.decode(parts[0])
+        envelope[1] = number
+        return [msgspec.msgpack.encode(envelope), *parts[1:]]
+    return parts
 
 
 def packed(messages: list[tuple[str, list[bytes]]]) -> bytes:

@@ -86,7 +86,7 @@ def _value(chance: Random, kind: Any, known: Known) -> Any:
         if kind.min_length == 16:
             return _noise(chance, 2) * 16 if chance.random() < 0.2 else bytes(16)
         if kind.max_length == 1 << 20:
-            return _damaged(chance, chance.choice(known.specs)) if chance.random() < 0.7 else chance.choice(known.specs)
+            return damaged(chance, chance.choice(known.specs)) if chance.random() < 0.7 else chance.choice(known.specs)
         return _noise(chance, 65)
     if isinstance(kind, (inspect.ListType, inspect.VarTupleType)):
         n = (kind.min_length or 0) + (chance.randrange(4) if chance.random() < 0.95 else chance.randrange(300))
@@ -112,7 +112,7 @@ def _struct(chance: Random, kind: inspect.StructType, known: Known) -> Any:
     return named if kind.tag is None else {kind.tag_field: kind.tag, **named}
 
 
-def _damaged(chance: Random, data: bytes) -> bytes:
+def damaged(chance: Random, data: bytes) -> bytes:
     """Some bytes flipped, lost or added."""
     out = bytearray(data)
     for _ in range(chance.choice((1, 1, 1, 2, 8))):
@@ -158,7 +158,7 @@ def _disturb_buffer(chance: Random, buffers: list[bytes]) -> None:
     data = bytearray(buffers[at])
     width = chance.choice((4, 8))
     if len(data) < width or chance.random() < 0.2:
-        buffers[at] = _damaged(chance, buffers[at])
+        buffers[at] = damaged(chance, buffers[at])
         return
     place = width * chance.randrange(len(data) // width)
     value = chance.choice((*_EDGES[:-1], chance.getrandbits(31))) & ((1 << 8 * width) - 1)
@@ -190,7 +190,7 @@ def request(chance: Random, number: int, known: Known, kind: type[m.Message] | N
         buffers = buffers[1:] if chance.random() < 0.5 else [*buffers, _buffer(chance, known)]
     header = msgspec.msgpack.encode(envelope)
     if luck > 0.97:
-        header = _damaged(chance, header) if chance.random() < 0.8 else _noise(chance, 60)
+        header = damaged(chance, header) if chance.random() < 0.8 else _noise(chance, 60)
     return [header, *buffers]
 
 
