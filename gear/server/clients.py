@@ -198,7 +198,7 @@ class Clients:
                     f"of open files (ulimit -n) if that is below {MOST_CLIENTS}"
                 )
             client = self._by_identity[hello.client] = Client(hello.client, kept=resumed)
-        self._by_route.pop(client.route, None)
+        self._leave_route(client)
         self._by_descriptor.pop(client.descriptor, None)
         self._silent.discard(client)
         self.hang_up(client)
@@ -208,6 +208,10 @@ class Clients:
         client.route, client.descriptor = route, descriptor
         self._by_route[route] = self._by_descriptor[descriptor] = client
         return client, gone if gone is not client else None, resumed
+
+    def _leave_route(self, client: Client) -> None:
+        if self._by_route.get(client.route) is client:  # another one may have greeted on the same connection since
+            del self._by_route[client.route]
 
     def attach(self, client: Client, nonce: bytes) -> None:
         """A client proves that it shares memory and holds its lock.
@@ -268,7 +272,7 @@ class Clients:
         """Forget a client that can touch nothing any more."""
         self.hang_up(client)
         self._by_identity.pop(client.identity, None)
-        self._by_route.pop(client.route, None)
+        self._leave_route(client)
         if self._by_descriptor.get(client.descriptor) is client:
             del self._by_descriptor[client.descriptor]
         self._silent.discard(client)

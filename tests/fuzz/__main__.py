@@ -31,7 +31,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="gear-fuzz-"))
     name, log = f"fuzz-{uuid.uuid4().hex[:8]}", folder / "log"
     command = [sys.executable, "-m", "gear.server", "--name", name, "--port", "0", "--memory", "64MiB", "--discard"]
-    command += ["--log-level", "warning", "--max-restarts", "0", "--client-timeout", "2"]
+    command += ["--log-level", "warning", "--max-restarts", "0", "--client-timeout", "10"]
     with log.open("wb") as stderr:
         server = Server(name, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr), log)
     server.wait_ready()
@@ -49,7 +49,7 @@ def main() -> int:
             print(f"{attack.sent} messages, {rate:.0f}/s, {used / 2**20:.1f} MiB, {len(attack.found)} internal errors")
         code = int(bool(attack.found) or b"Traceback" in log.read_bytes())
     except BaseException as error:
-        print(f"failed after {attack.sent} messages: {error!r}")
+        print(f"ended after {attack.sent} messages, the others waited {attack.slowest:.2f} s at most: {error!r}")
         raise
     finally:
         if code:
@@ -60,10 +60,9 @@ def main() -> int:
     never = sorted(kind.__name__ for kind in KINDS if not attack.done[kind])
     print(f"{sum(attack.done.values())} were done, not refused; of no kind but {', '.join(never) or 'all'} none")
     growth = most / warm - 1
-    print(
-        f"{attack.sent} messages in {time.monotonic() - began:.0f} s, {len(attack.found)} internal errors; memory of "
-        f"the shard {warm / 2**20:.1f} MiB, at most {growth:.1%} more; others waited {attack.slowest:.2f} s at most"
-    )
+    print(f"{attack.sent} messages in {time.monotonic() - began:.0f} s: {len(attack.found)} internal errors")
+    print(f"{attack.unheard} bursts unheard, the others waited {attack.slowest:.2f} s at most")
+    print(f"memory of the shard {warm / 2**20:.1f} MiB, at most {growth:.1%} more")
     return code
 
 

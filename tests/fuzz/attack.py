@@ -35,7 +35,7 @@ BURST = 40
 _RARE = (m.Goodbye, m.Reset, m.Attach)
 """What would undo all that was reached before."""
 
-PATIENCE = 60.0
+PATIENCE = 20.0
 """Seconds that the server may take for a burst, or for who behaves."""
 
 LATE = {"logprobs": gear.Column("logprobs", late=True), "reward": gear.Column("reward", per="trajectory", late=True)}
@@ -143,6 +143,7 @@ class Attack:
     slowest : seconds that the slowest look of who behaves took.
     recent : the last bursts, each with the way that it took.
     found : messages that were answered with an internal error.
+    unheard : bursts whose end was never answered.
     done : how many requests of each kind were done, not refused.
     """
 
@@ -157,7 +158,7 @@ class Attack:
         self._known = {kind: Known(TABLES) for kind in self._endpoints}
         self._ways: dict[str, Way] = {}
         self._numbers: dict[str, int] = {}
-        self.sent, self.slowest = 0, 0.0
+        self.sent, self.slowest, self.unheard = 0, 0.0, 0
         self.done: Counter[type[m.Message]] = Counter()
         self.recent: deque[tuple[str, list[list[bytes]]]] = deque(maxlen=50)
         self.found: list[tuple[str, list[bytes]]] = []
@@ -183,13 +184,14 @@ class Attack:
                 )
 
     def _made(self, number: int, known: Known) -> list[bytes]:
-        """A message of that number, or of one that is no number: a higher one would make the client deaf."""
+        """A message of that number, or of a lower one; a higher one, or another greeting, makes deaf."""
         while True:
             kind = self._chance.choice(frames.KINDS)
             if kind in _RARE and self._chance.random() < 0.98:
                 continue
             parts = frames.request(self._chance, number, known, kind)
-            if (wire.request_number(parts[0]) or 0) <= number:
+            told = wire.request_number(parts[0])
+            if told is None or told == number or (told < number and kind is not m.Hello):
                 return parts
 
     def burst(self, kind: str, make: Any, count: int = BURST) -> None:
@@ -210,9 +212,8 @@ class Attack:
                 if isinstance(answer.body, m.Failed):  # it said goodbye
                     break
                 return
-        else:
-            assert isinstance(way, Laned), f"no answer within {PATIENCE} s"
-            assert way.lane.broken, f"no answer within {PATIENCE} s"
+        else:  # the connection broke, and the question with it; `check` tells whether that is all
+            self.unheard += not (isinstance(way, Laned) and way.lane.broken)
         self._hang_up(kind)
 
     def _heard(self, kind: str, parts: list[Any], sent: dict[int, list[bytes]]) -> m.Answer | None:

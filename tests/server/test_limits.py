@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 
 import numpy as np
 import pytest
 import zmq
 
 import gear
-from gear.server.clients import MOST_ANSWERS, MOST_WAITING, Client
+from gear.server.clients import MOST_ANSWERS, MOST_WAITING, Client, Clients
 from gear.transport import messages as m
 from gear.transport import session_later, wire
 from gear.transport.channel import context
@@ -38,6 +39,17 @@ def test_forgetting_some_of_several_answers_counts_right():
         client.remember(request, [b"x" * request])
     client.forget_answered(3)
     assert ([*client.answers], client.kept_bytes) == ([3, 4, 5], 12)
+
+
+def test_two_that_greet_on_one_connection_do_not_take_each_other_along(tmp_path):
+    """Origin: fuzzing; the end of the first one cut the second one off."""
+    clients = Clients(tmp_path, bytes(16), 0.0)
+    first, _, _ = clients.hello(m.Hello(b"a" * 16, "", 1), b"route", 5)
+    second, gone, _ = clients.hello(m.Hello(b"b" * 16, "", 1), b"route", 5)
+    assert gone is first
+    assert clients.dead(time.monotonic() + 1) == [first]
+    clients.remove(first)
+    assert clients.find(b"route") is second
 
 
 def test_more_requests_than_may_wait_are_refused_and_the_others_are_served(server, session, name):
