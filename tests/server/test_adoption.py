@@ -34,7 +34,6 @@ def orphan(start_server, tmp_path):
         server.process.kill()
         server.process.wait(10)
         yield server.name, file, client
-        client.reset("t")
 
 
 def test_only_who_knows_the_token_takes_over_living_shards(orphan, start_server, tmp_path):
