@@ -6,7 +6,7 @@ STAMP := $(VENV)/.stamp
 COMPILER := $(VENV)/.compiler
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-gpu-sim lint soak bench clean
+.PHONY: help env demo test test-gpu-sim lint soak fuzz bench clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
@@ -41,6 +41,10 @@ lint: $(STAMP) ## ruff and mypy
 soak: $(STAMP) ## writers and readers on two shards for 60 s over each path, every trajectory checked
 	$(BIN)/python -m benchmarks.soak --seconds 60 --devices cpu:2 --writers 8 --path shm
 	$(BIN)/python -m benchmarks.soak --seconds 60 --devices cpu:2 --writers 8 --path tcp
+
+fuzz: $(STAMP) ## a million malformed messages to a server (MESSAGES=...), then broken segments (SEGMENTS=...)
+	$(BIN)/python -m tests.fuzz --messages $(or $(MESSAGES),1000000)
+	$(BIN)/python -m tests.fuzz.segments --count $(or $(SEGMENTS),2000)
 
 bench: $(STAMP) ## speed against bare NumPy, as ratios
 	$(BIN)/python -m benchmarks.run

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from gear.batch import NewBatch
     from gear.schema import Table
+    from gear.transport.keys import KeyPath
 
 
 def connect(
@@ -22,6 +23,7 @@ def connect(
     device: str | None = None,
     timeout: float | None = 10.0,
     path: Literal["shm", "tcp"] | None = None,
+    curve_keys: KeyPath | None = None,
 ) -> Client:
     """Connect to a `gear-server`.
 
@@ -30,13 +32,16 @@ def connect(
     address : str
         ``host:port``.
     token : str, optional
-        What the server's ``--token-file`` holds.
+        What the server's ``--token-file`` holds. Default: the variable ``GEAR_TOKEN``.
     device : str, optional
         None for NumPy arrays, ``"cpu"`` or ``"cuda:N"`` for torch tensors there.
     timeout : float, optional
         Seconds to wait for the server.
     path : {"shm", "tcp"}, optional
         How rows travel: in memory that is shared with the server, or over TCP. Default: the best that works.
+    curve_keys : str or os.PathLike, optional
+        Directory of this client's `client.key` and the server's `server.pub`, for a server with ``--curve-keys``; all
+        that goes over the network is encrypted then. Default: the variable ``GEAR_CURVE_KEYS``, else none.
 
     Raises
     ------
@@ -45,7 +50,7 @@ def connect(
     new_batch, timeout = _batches(device), seconds(timeout)
     from gear.transport.negotiation import connect as open_session
 
-    return Client(open_session(address, token, timeout, path), new_batch, device)
+    return Client(open_session(address, token, timeout, path, curve_keys), new_batch, device)
 
 
 def embedded(tables: Sequence[Table] = (), *, device: str | None = None) -> Client:

@@ -20,7 +20,7 @@ def info(options: argparse.Namespace, token: str) -> str:
     """Figures of a server and of its tables."""
     from gear.transport.negotiation import connect
 
-    session = connect(options.address, token, options.timeout)
+    session = connect(options.address, token, options.timeout, curve_keys=options.keys)
     try:
         figures = session.info(options.timeout)
     finally:
@@ -40,7 +40,7 @@ def _lines(figures: dict[str, Any], indent: str = "") -> list[str]:
 
 def tables(options: argparse.Namespace, token: str) -> str:
     """The tables of a server as TOML that `gear-server --tables` takes."""
-    found = discover(options.address, token, options.timeout)
-    there = declared(found.shards, parse_address(options.address)[0], token, options.timeout)
+    found = discover(options.address, token, options.timeout, options.keys)
+    there = declared(found.shards, parse_address(options.address)[0], token, options.timeout, options.keys)
     head = f"# {len(there)} table{'s' * (len(there) != 1)} of server {found.name} at {options.address}\n"
     return (head + "\n" + to_toml(there) if there else head).rstrip("\n")

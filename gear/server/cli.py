@@ -58,7 +58,7 @@ def _server_parser() -> argparse.ArgumentParser:
         default="cpu",
         help="what holds the tables: 'cpu', or 'cpu:N' for N shards (GPU numbers come in a later release)",
     )
-    add("--host", default="127.0.0.1", help="address to listen on; a token is required unless it is loopback")
+    add("--host", default="127.0.0.1", help="address to listen on; a token and keys are required unless it is loopback")
     add("--port", type=_checked(_port), default=DEFAULT_PORT, help="public port, 0 for any free one")
     add("--name", type=_checked(check_name), default=None, help="name of the server on this host (default gear-PORT)")
     add("--memory", type=_checked(parse_size), default=None, help="most that all tables may take, such as 8GiB")
@@ -67,6 +67,7 @@ def _server_parser() -> argparse.ArgumentParser:
         "--metrics-port", type=_checked(_port), default=None, help="serve Prometheus metrics there, 0 for any free port"
     )
     add("--token-file", default=None, help="file with the token that clients must give, of mode 0600")
+    add("--curve-keys", default=None, metavar="DIR", help="encrypt with the keys in DIR, made by `gear keys new DIR`")
     add("--log-level", choices=_LEVELS, default="info")
     add(
         "--discard",
@@ -110,6 +111,7 @@ def server_main(arguments: Sequence[str] | None = None) -> int:
             else tuple(read_tables(parsed.tables, memory, config.shard_count(devices))),
             metrics_port=parsed.metrics_port,
             max_restarts=parsed.max_restarts,
+            curve_keys=config.read_keys(parsed.curve_keys, host),
         )
     except GearError as error:
         _print(f"gear-server: error: {error}", sys.stderr)
@@ -122,7 +124,7 @@ def server_main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from gear.server import ask, top
+    from gear.server import ask, keys_command, top
 
     parser = argparse.ArgumentParser("gear", description="Ask a GEAR server.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"gear {gear.__version__}")
@@ -135,19 +137,31 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument("address", help=f"HOST:PORT (default port {DEFAULT_PORT})")
         command.add_argument("--token-file", default=None, help="file with the server's token (default: GEAR_TOKEN)")
+        command.add_argument(
+            "--curve-keys",
+            default=None,
+            metavar="DIR",
+            help="directory of the client's keys (default: GEAR_CURVE_KEYS)",
+        )
         command.add_argument("--timeout", type=_checked(_seconds), default=10.0, help="seconds to wait for an answer")
         if add is not None:
             add(command)
         command.set_defaults(run=run)
+    keys_command.add(commands)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """`gear`: ask a running server."""
     from gear.server.config import token_of
+    from gear.transport.keys import client_keys
 
     parsed = _parser().parse_args(arguments)
     try:
+        if parsed.command == "keys":
+            _print(parsed.run(parsed))
+            return 0
+        parsed.keys = client_keys(parsed.curve_keys)
         token = os.environ.get("GEAR_TOKEN", "") if parsed.token_file is None else token_of(parsed.token_file)
         outcome = parsed.run(parsed, token)
     except (GearError, OSError) as error:

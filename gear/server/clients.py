@@ -23,7 +23,22 @@ from gear.transport.lane import Lane
 from gear.transport.messages import Hello, Void
 
 MOST_CLIENTS = 4096
+MOST_STRANGERS = 1024
+"""Connections at most on which nobody has greeted; the oldest gives way, as a client greets at once."""
+
+_EACH = 3
+"""Descriptors that a client takes: its connection, its lane, its lock."""
+
+_OURS = 128
+"""Descriptors for everything else."""
+
 MOST_ANSWERS = 4096
+MOST_ANSWER_BYTES = 1 << 26
+"""Bytes of answers that are kept for a client; the oldest beyond that are not found again."""
+
+MOST_WAITING = 1 << 12
+"""Requests of one client that wait for an event; it sends a thousand commits ahead at most."""
+
 _FIRST_CHECK, _LONGEST_CHECK = 0.002, 0.25
 
 
@@ -37,7 +52,7 @@ class Client:
     descriptor : of its connection, -1 while it is silent.
     attempt : number of that connection.
     last : highest request number received.
-    answers : by request number, until the client has them.
+    answers, kept_bytes : by request number, until the client has them; how large they are.
     parked : by request number without an answer yet, what counts its kind's latencies and when it came (ns).
     rows : its number in each table it uses.
     told : (table, pin) it was told to let go of, until it does.
@@ -59,6 +74,7 @@ class Client:
     attempt: int = 0
     last: int = 0
     answers: dict[int, list[bytes]] = field(default_factory=dict)
+    kept_bytes: int = 0
     parked: dict[int, tuple[list[int], int]] = field(default_factory=dict)
     rows: dict[int, int] = field(default_factory=dict)
     told: set[tuple[int, int]] = field(default_factory=set)
@@ -84,8 +100,14 @@ class Client:
     def remember(self, request: int, parts: list[bytes]) -> None:
         """Keep an answer for the case that its connection breaks before it arrives."""
         self.answers[request] = parts
-        if len(self.answers) > MOST_ANSWERS:
-            del self.answers[next(iter(self.answers))]
+        for part in parts:
+            self.kept_bytes += len(part)
+        while len(self.answers) > MOST_ANSWERS or (self.kept_bytes > MOST_ANSWER_BYTES and len(self.answers) > 1):
+            self._drop(next(iter(self.answers)))
+
+    def _drop(self, request: int) -> None:
+        for part in self.answers.pop(request):
+            self.kept_bytes -= len(part)
 
     def forget_answered(self, answered: int) -> None:
         """Drop the answers below that number."""
@@ -95,9 +117,19 @@ class Client:
         if len(answers) == 1:  # as a rule: the one that the last request got
             if next(iter(answers)) < answered:
                 answers.clear()
+                self.kept_bytes = 0
         elif answers:
             for number in [n for n in answers if n < answered]:
-                del answers[number]
+                self._drop(number)
+
+
+def limits(descriptors: int) -> tuple[int, int]:
+    """Most clients and most strangers of a process that may have so many descriptors: it must never run out of them.
+
+    ZeroMQ, and whoever else waits for connections, would turn in a circle.
+    """
+    strangers = min(MOST_STRANGERS, descriptors // 4)
+    return max(1, min(MOST_CLIENTS, (descriptors - strangers - _OURS) // _EACH)), strangers
 
 
 class Clients:
@@ -113,10 +145,12 @@ class Clients:
         Seconds of silence after which a client that maps no memory is dead.
     era : int
         How often the shard was started before: then clients come back that it does not know.
+    most : int
+        Of clients that may be there.
     """
 
-    def __init__(self, directory: Path, nonce: bytes, patience: float, era: int = 0) -> None:
-        self.era = era
+    def __init__(self, directory: Path, nonce: bytes, patience: float, era: int = 0, most: int = MOST_CLIENTS) -> None:
+        self.era, self._most = era, most
         self._directory, self._nonce, self._patience = directory / CLIENTS, nonce, patience
         self._by_identity: dict[bytes, Client] = {}
         self._by_route: dict[bytes, Client] = {}
@@ -158,10 +192,13 @@ class Clients:
             return None
         gone = self.lost(descriptor)
         if client is None:
-            if len(self) >= MOST_CLIENTS:
-                raise InsufficientMemory(f"the server has {MOST_CLIENTS} clients, the most it can have")
+            if len(self) >= self._most:
+                raise InsufficientMemory(
+                    f"the server has {self._most} clients, the most it can have; close some, or raise its limit "
+                    f"of open files (ulimit -n) if that is below {MOST_CLIENTS}"
+                )
             client = self._by_identity[hello.client] = Client(hello.client, kept=resumed)
-        self._by_route.pop(client.route, None)
+        self._leave_route(client)
         self._by_descriptor.pop(client.descriptor, None)
         self._silent.discard(client)
         self.hang_up(client)
@@ -171,6 +208,10 @@ class Clients:
         client.route, client.descriptor = route, descriptor
         self._by_route[route] = self._by_descriptor[descriptor] = client
         return client, gone if gone is not client else None, resumed
+
+    def _leave_route(self, client: Client) -> None:
+        if self._by_route.get(client.route) is client:  # another one may have greeted on the same connection since
+            del self._by_route[client.route]
 
     def attach(self, client: Client, nonce: bytes) -> None:
         """A client proves that it shares memory and holds its lock.
@@ -231,7 +272,7 @@ class Clients:
         """Forget a client that can touch nothing any more."""
         self.hang_up(client)
         self._by_identity.pop(client.identity, None)
-        self._by_route.pop(client.route, None)
+        self._leave_route(client)
         if self._by_descriptor.get(client.descriptor) is client:
             del self._by_descriptor[client.descriptor]
         self._silent.discard(client)

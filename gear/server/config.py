@@ -5,9 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-import shlex
 import socket
-import stat
 from pathlib import Path
 
 import msgspec
@@ -16,11 +14,11 @@ from gear.errors import AuthenticationError, DeviceError, ServerConflict
 from gear.schema import MAX_SHARDS, Table
 from gear.storage.memory import SHARED, size_text
 from gear.transport.discovery import MOST_TOKEN
+from gear.transport.message import hidden
+from gear.transport.private import MOST_BYTES, read_private
 
 LEAST_TOKEN = 8
-_MOST_BYTES = 1 << 16
-"""Of a token file: far more than a token and the white space around it take."""
-
+_NEW_TOKEN = "umask 077; python3 -c 'import secrets; print(secrets.token_hex())' > token"
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.I)
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 
@@ -40,13 +38,17 @@ class Options(msgspec.Struct, frozen=True):
     tables: tuple[Table, ...] = ()
     metrics_port: int | None = None
     max_restarts: int = 5
+    curve_keys: str = ""
+
+    __repr__ = hidden
 
 
 class ShardOptions(msgspec.Struct, frozen=True):
     """What the supervisor tells a shard on its standard input, the token included: never in arguments.
 
     It is number `index` of `shards`; `directory` and `memory` are its own part of the server's. `port`: where it
-    listened before, 0 if it never did.
+    listened before, 0 if it never did. `curve_keys`: directory of keys, empty without encryption; the shard reads
+    them itself.
     """
 
     name: str
@@ -60,6 +62,14 @@ class ShardOptions(msgspec.Struct, frozen=True):
     discard: bool
     client_timeout: float
     port: int = 0
+    curve_keys: str = ""
+
+    __repr__ = hidden
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether nothing may go over the network in the clear: only what ZeroMQ encrypts listens there."""
+        return bool(self.curve_keys)
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -180,10 +190,31 @@ def read_token(path: str | None, host: str) -> str:
         if not ipaddress.ip_address(host).is_loopback:
             raise AuthenticationError(
                 f"--host {host} is not loopback: a token is required; write one into a file only you can read "
-                "(umask 077; python3 -c 'import secrets; print(secrets.token_hex())' > token), --token-file token"
+                f"({_NEW_TOKEN}), --token-file token"
             )
         return ""
     return token_of(path)
+
+
+def read_keys(directory: str | None, host: str) -> str:
+    """The directory of a server's CURVE keys, absolute, "" without; required unless `host` is loopback.
+
+    Raises
+    ------
+    AuthenticationError
+        If it is missing, or the keys cannot be used.
+    """
+    if directory is not None:
+        from gear.server.keys import ServerKeys
+
+        return str(ServerKeys(directory).directory)
+    if not ipaddress.ip_address(host).is_loopback:
+        raise AuthenticationError(
+            f"--host {host} is not loopback: CURVE keys are required, as token and rows would cross the network in the "
+            "clear; make a directory of keys (gear keys new keys), give --curve-keys keys, and give its client.key and "
+            "server.pub to clients (gear.connect(curve_keys=...) or GEAR_CURVE_KEYS)"
+        )
+    return ""
 
 
 def token_of(path: str) -> str:
@@ -195,26 +226,16 @@ def token_of(path: str) -> str:
         If the file cannot be read, others than its owner may use it, or it holds no token. What it holds is
         never shown.
     """
-    try:
-        with open(path, "rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            content = file.read(_MOST_BYTES + 1) if not mode & (stat.S_IRWXG | stat.S_IRWXO) else None
-    except OSError as error:
-        raise AuthenticationError(f"--token-file {path}: {error.strerror}") from None
-    if content is None:
-        raise AuthenticationError(
-            f"--token-file {path}: its mode is {mode:04o}, expected that only its owner can read it; "
-            f"chmod 600 {shlex.quote(path)}"
-        )
+    content = read_private(path, f"--token-file {path}")
     wanted = f"expected a token of {LEAST_TOKEN} to {MOST_TOKEN} characters"
-    if len(content) > _MOST_BYTES:
-        raise AuthenticationError(f"--token-file {path}: {wanted}, got a file of more than {_MOST_BYTES} bytes")
+    if len(content) > MOST_BYTES:
+        raise AuthenticationError(f"--token-file {path}: {wanted}, got a file of more than {MOST_BYTES} bytes")
     try:
         token = content.decode().strip()
     except UnicodeDecodeError as error:
         raise AuthenticationError(
             f"--token-file {path}: {wanted} in UTF-8, got a file whose byte {error.start} is none; write a new one "
-            "(umask 077; python3 -c 'import secrets; print(secrets.token_hex())' > token)"
+            f"({_NEW_TOKEN})"
         ) from None
     if not LEAST_TOKEN <= len(token) <= MOST_TOKEN:
         raise AuthenticationError(f"--token-file {path}: {wanted}, got {len(token)}")

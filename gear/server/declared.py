@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from gear.errors import DeviceError, GearError, InsufficientMemory, SchemaError
 from gear.parts import holders, part
@@ -14,6 +15,9 @@ from gear.schema import Table
 from gear.storage.layout import Layout
 from gear.storage.memory import size_text
 from gear.toml import from_toml
+
+if TYPE_CHECKING:
+    from gear.transport.keys import ClientKeys
 
 MOST_BYTES = 1 << 24
 """Of a file: far more than 256 tables of 256 columns take."""
@@ -87,10 +91,19 @@ class Creation:
         The server's own.
     wake : () -> None
         Called from the thread when it has ended.
+    keys : ClientKeys, optional
+        That the server lets in.
     """
 
-    def __init__(self, tables: Sequence[Table], address: str, token: str, wake: Callable[[], None]) -> None:
-        self._tables, self._address, self._token, self._wake = tables, address, token, wake
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        address: str,
+        token: str,
+        wake: Callable[[], None],
+        keys: ClientKeys | None = None,
+    ) -> None:
+        self._tables, self._address, self._token, self._wake, self._keys = tables, address, token, wake, keys
         self._error: GearError | None = None
         self._over = not tables
         if tables:
@@ -113,7 +126,7 @@ class Creation:
         from gear.transport.negotiation import connect
 
         try:
-            session = connect(self._address, self._token)
+            session = connect(self._address, self._token, curve_keys=self._keys or "")
             try:
                 for table in self._tables:
                     session.create_table(table, None)

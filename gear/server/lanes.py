@@ -7,9 +7,12 @@ the number of its connection is that client: the socket is the server's user's a
 from __future__ import annotations
 
 import contextlib
+import errno
+import logging
 import os
 import select
 import socket
+import time
 from typing import TYPE_CHECKING
 
 from gear.transport.lane import GREETING, Lane
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
     from gear.server.clients import Client, Clients
     from gear.transport.channel import Buffer
+
+logger = logging.getLogger(__name__)
 
 MOST_UNSENT = 1 << 28
 """Bytes of answers that a client leaves unread before its lane ends; it may come back and ask for them."""
@@ -35,6 +40,11 @@ _STRANGERS = 256
 
 _CALLS = 64
 """Lanes that are taken in before those that speak have their turn."""
+
+_AGAIN = 0.1
+"""Seconds after which lanes are taken in again that the process had no descriptor for, when anything happens."""
+
+_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Lanes:
@@ -65,12 +75,14 @@ class Lanes:
         self._strangers: dict[int, Lane] = {}
         self._known: dict[int, tuple[Lane, Client]] = {}
         self._left: set[int] = set()
-        poll.register(self.listening, select.EPOLLIN)
+        self._more = 0.0  # when to take in lanes that have not been, 0 if there are none
+        # Once for each that comes: while there is no descriptor for it nothing would be gained by being told of it.
+        poll.register(self.listening, select.EPOLLIN | select.EPOLLET)
 
     @property
     def busy(self) -> bool:
         """Whether messages that have arrived wait for `resume`."""
-        return bool(self._left)
+        return bool(self._left) or (self._more > 0.0 and time.monotonic() >= self._more)
 
     def hear(self, descriptor: int, events: int) -> bool:
         """Do what a descriptor signals; False if it is no lane."""
@@ -89,7 +101,9 @@ class Lanes:
         return True
 
     def resume(self) -> None:
-        """Go on with the lanes whose turn was over."""
+        """Go on with the lanes whose turn was over, and with those that were not taken in."""
+        if self._more and time.monotonic() >= self._more:
+            self._accept()
         for descriptor in [*self._left]:
             if descriptor in self._known:
                 self._receive(*self._known[descriptor])
@@ -99,13 +113,26 @@ class Lanes:
         for _ in range(_CALLS):
             try:
                 lane = Lane(self._listener.accept()[0])
-            except OSError:
+            except OSError as error:
+                if error.errno in _SHORT:
+                    self._run_short(error)
+                else:
+                    self._more = 0.0
                 return
             if len(self._strangers) >= _STRANGERS:
                 self._drop(self._strangers.pop(next(iter(self._strangers))))
             self._strangers[lane.descriptor] = lane
             self._poll.register(lane.descriptor, select.EPOLLIN)
             self._introduce(lane)
+        self._more = time.monotonic()
+
+    def _run_short(self, error: OSError) -> None:
+        """There is no descriptor for who calls: it waits, and strangers give way."""
+        if not self._more:
+            logger.warning("cannot take in a client's lane: %s; raise the limit of open files", error.strerror)
+        self._more = time.monotonic() + _AGAIN
+        while self._strangers:
+            self._drop(self._strangers.pop(next(iter(self._strangers))))
 
     def _introduce(self, lane: Lane) -> None:
         """Read who speaks on a new lane."""

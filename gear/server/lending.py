@@ -8,7 +8,6 @@ to an older one counts no more at either end, so that both always agree. Nothing
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from gear.storage import fields as f
 from gear.storage.ledger import Account, Ledger
 from gear.transport import messages as m
 from gear.transport.conversation import Conversation
-from gear.transport.door import DOOR, is_held
+from gear.transport.door import DOOR, holds
 
 if TYPE_CHECKING:
     from gear.server.bulk import Send
@@ -317,11 +316,4 @@ class Lending:
 
     def _lives(self, shard: int) -> bool:
         """Whether the process of a shard lives: it holds its door."""
-        try:
-            descriptor = os.open(self._directory(shard) / DOOR, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
-            return False
-        try:
-            return is_held(descriptor)
-        finally:
-            os.close(descriptor)
+        return holds(self._directory(shard) / DOOR)

@@ -64,7 +64,7 @@ class Shards:
             directory = str(shard_directory(claim.directory, index, count))
             told = ShardOptions(
                 name, options.host, index, count, directory, options.memory // count, options.token,
-                options.log_level, options.discard, options.client_timeout, port,
+                options.log_level, options.discard, options.client_timeout, port, options.curve_keys,
             )  # fmt: skip
             pid = claim.living.get(index)
             self.all.append(ShardProcess(told) if pid is None else Adopted(told, pid, port))

@@ -8,12 +8,17 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from gear.server.keys import Gate
 from gear.transport.channel import readable
 from gear.transport.messages import MAX_FRAME
+
+if TYPE_CHECKING:
+    from gear.server.keys import ServerKeys
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +38,8 @@ class Router:
         Seconds without a sign of life after which a connection counts as broken.
     port : int
         Where clients look for it; 0 for any, which it takes too if that one is not free any more.
+    keys : ServerKeys, optional
+        That clients must know who come over TCP. The local socket is guarded by its mode and its directory's.
 
     Attributes
     ----------
@@ -42,12 +49,15 @@ class Router:
     used : whether the socket was used since `arrived` said no: then its descriptor may have been silenced.
     """
 
-    def __init__(self, path: str, host: str, silence: float, port: int = 0) -> None:
+    def __init__(self, path: str, host: str, silence: float, port: int = 0, keys: ServerKeys | None = None) -> None:
         self._context = zmq.Context()
         self.socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         self._monitor = _configured(self.socket, int(silence * 1000))
         self.socket.bind(f"ipc://{path}")
         os.chmod(path, 0o600)
+        if keys is not None:  # options count for what is bound later
+            Gate(self._context, keys)
+            keys.guard(self.socket)
         self.port = self._bind(host, port)
         self.descriptor, self.monitor_descriptor = int(self.socket.fd), int(self._monitor.fd)
         self.used = True

@@ -16,13 +16,16 @@ import shutil
 import stat
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from gear.errors import ServerConflict
 from gear.storage.memory import SHARED, size_text
-from gear.transport.door import CLIENTS, DOOR, is_held
+from gear.transport.door import CLIENTS, DOOR, holds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
 
@@ -121,8 +124,10 @@ class Place:
             file.write(msgspec.json.encode(record))
         new.replace(self._record)
 
-    def claim(self, discard: bool, count: int) -> Claim:
+    def claim(self, discard: bool, count: int, check: Callable[[Claim], None] = lambda claim: None) -> Claim:
         """The directory of an earlier server of this name, if it keeps anything, else a fresh one, for `count` shards.
+
+        `check` refuses to take over living shards, by raising; nothing of theirs is touched then.
 
         Raises
         ------
@@ -149,8 +154,10 @@ class Place:
                     ", with --discard to remove them, or keep them with another --name"
                 )
             if living or (size and not discard):
+                claim = Claim(kept, True, record.ports, living)
+                check(claim)
                 self.directory = kept
-                return Claim(kept, True, record.ports, living)
+                return claim
             if size:
                 logger.warning("discarding %s of tables kept in %s", size_text(size), kept)
             shutil.rmtree(kept, ignore_errors=True)
@@ -178,16 +185,7 @@ def door_of(directory: Path, index: int, shards: int) -> Path:
 
 def _living(directory: Path, record: Record, count: int) -> dict[int, int]:
     """Shards of an earlier server that still serve: process by number."""
-    living = {}
-    for index, pid in enumerate(record.shards):
-        try:
-            descriptor = os.open(door_of(directory, index, count), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
-            continue
-        if is_held(descriptor):
-            living[index] = pid
-        os.close(descriptor)
-    return living
+    return {index: pid for index, pid in enumerate(record.shards) if holds(door_of(directory, index, count))}
 
 
 def kept_bytes(directory: Path) -> int:

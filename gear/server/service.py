@@ -14,7 +14,7 @@ from gear.errors import GearError, ProtocolError
 from gear.server.budget import MemoryBudget
 from gear.server.bulk import Bulk, Rows, Send
 from gear.server.catalog import Catalog
-from gear.server.clients import Client, Clients
+from gear.server.clients import MOST_WAITING, Client, Clients
 from gear.server.draws import Draws
 from gear.server.latency import Latencies, clock, count
 from gear.server.later import Later
@@ -32,6 +32,10 @@ logger = logging.getLogger(__name__)
 
 _MAPPED = (m.Lease, m.Allocate, m.GiveBack, m.Commit)
 """What only a client does that writes into the tables itself."""
+
+
+_ALWAYS = (m.Goodbye, m.Withdraw, m.Releases, m.GiveBack)
+"""What makes room, and is done whatever else waits."""
 
 
 class _Kind(NamedTuple):
@@ -112,6 +116,10 @@ class Service:
                 raise ProtocolError(f"{type(body).__name__} is not for a shard")
             if kind.mapped and client.lock is None:
                 raise ProtocolError(f"{type(body).__name__} came before Attach: prove shared memory first")
+            if len(client.parked) >= MOST_WAITING and type(body) not in _ALWAYS:
+                raise ProtocolError(
+                    f"{MOST_WAITING} requests of this client wait for an answer, the most there may be; wait for some"
+                )
             if kind.stirs:
                 self.timers.stir()
             kind.answer(client, request, body, parts)

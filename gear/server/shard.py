@@ -27,11 +27,13 @@ import gear
 from gear.errors import GearError, ProtocolError
 from gear.server import runtime
 from gear.server.bulk import Rows
-from gear.server.clients import Client, Clients
+from gear.server.clients import Client, Clients, limits
 from gear.server.config import Ready, ShardOptions
+from gear.server.keys import ServerKeys
 from gear.server.lanes import Lanes
 from gear.server.router import Router
 from gear.server.service import Service
+from gear.server.strangers import Strangers
 from gear.server.tables import Place
 from gear.server.takeup import take_up
 from gear.server.warm import warm
@@ -63,13 +65,16 @@ class Shard:
         path = str(self._directory / runtime.SOCKET)
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll = select.epoll()
-        self._clients = Clients(self._directory, nonce, m.FORGET * options.client_timeout, self._era)
+        clients, strangers = limits(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self._clients = Clients(self._directory, nonce, m.FORGET * options.client_timeout, self._era, clients)
+        self._strangers = Strangers(strangers)
         place = Place(self._directory, options.index, options.shards, options.memory, self._era)
         self._service = Service(
             place, self._clients, self._send, self.wake, self._about, options.token, options.client_timeout
         )
         found = take_up(place, self._service.tables, self._clients)
-        self._router = Router(path, options.host, options.client_timeout, options.port)
+        self._keys = keys = ServerKeys(options.curve_keys) if options.encrypted else None
+        self._router = Router(path, options.host, options.client_timeout, options.port, keys)
         self.ready = Ready(self._router.port, path, found.tables, found.trajectories, found.nbytes, found.damaged)
         for descriptor in (self._router.descriptor, self._router.monitor_descriptor, self._wake_reader):
             self._poll.register(descriptor, select.EPOLLIN)
@@ -164,8 +169,10 @@ class Shard:
         for accepted, descriptor in self._router.events():
             if accepted:
                 self._live.add(descriptor)
+                self._strangers.came(descriptor)
             else:
                 self._live.discard(descriptor)
+                self._strangers.left(descriptor)
                 client = self._clients.lost(descriptor)
                 if client is not None:
                     logger.info("client %s fell silent", client.identity.hex()[:8])
@@ -243,6 +250,7 @@ class Shard:
         if greeted is None:
             return
         client, gone, resumed = greeted
+        self._strangers.left(descriptor)
         if gone is not None:
             self._service.suspend(gone)
         if resumed:
@@ -297,6 +305,8 @@ class Shard:
             "version": getattr(gear, "__version__", ""),
             "protocol": m.PROTOCOL,
             "devices": "cpu",
+            "host": self._options.host,
+            "curve_key": "" if self._keys is None else self._keys.public,
             "shard": self._options.index,
             "memory_limit": self._options.memory,
             "uptime": time.time() - self._started,

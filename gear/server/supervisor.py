@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import logging
 import os
+import resource
 import select
 import signal
 import threading
@@ -16,14 +17,19 @@ import time
 from collections.abc import Callable
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from gear.errors import ConnectionLost, GearError, ProtocolError, ServerConflict
+from gear.server.adoption import check_shards
+from gear.server.clients import limits
 from gear.server.config import Options, memory_token, shard_count
 from gear.server.declared import Creation
+from gear.server.keys import Gate, ServerKeys
 from gear.server.metrics import Exporter
 from gear.server.process import Adopted, ShardProcess
 from gear.server.restart import Shards
 from gear.server.runtime import Claim, Place, Record
+from gear.server.strangers import Strangers
 from gear.storage.memory import size_text
 from gear.transport import messages as m
 from gear.transport import wire
@@ -53,6 +59,9 @@ class Supervisor:
         self._options, self._announce = options, announce
         self._context = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
+        self._monitor = self._router.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        self._strangers = Strangers(limits(resource.getrlimit(resource.RLIMIT_NOFILE)[0])[1])
+        self._keys = ServerKeys(options.curve_keys) if options.curve_keys else None
         self._stopping = self._serving = False
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._shards: Shards | None = None
@@ -74,7 +83,10 @@ class Supervisor:
             self._port = port
             self._place = Place(name)
             count = shard_count(self._options.devices)
-            self._claim = self._place.claim(self._options.discard, count)
+            key = "" if self._keys is None else self._keys.public
+            self._claim = self._place.claim(
+                self._options.discard, count, lambda claim: check_shards(claim, self._options, count, key)
+            )
             self._shards = Shards(self._options, name, self._claim)
             self._write(name)  # whoever comes after a crash from here on finds them
             if not self._shards.start(self._wake_reader, lambda: self._stopping):
@@ -91,7 +103,8 @@ class Supervisor:
             if self._exporter is not None:
                 line += f" metrics={self._options.host}:{self._exporter.port}"
             host = "127.0.0.1" if self._options.host == "0.0.0.0" else self._options.host
-            creation = Creation(self._options.tables, f"{host}:{port}", self._options.token, self._wake)
+            own = None if self._keys is None else self._keys.own
+            creation = Creation(self._options.tables, f"{host}:{port}", self._options.token, self._wake, own)
             return self._serve(name, creation, line)
         finally:
             self._end()
@@ -119,6 +132,9 @@ class Supervisor:
         router.linger = 0
         router.setsockopt(zmq.MAXMSGSIZE, 1 << 16)
         router.setsockopt(zmq.HANDSHAKE_IVL, 5000)
+        if self._keys is not None:
+            Gate(self._context, self._keys)
+            self._keys.guard(router)
         try:
             if not port:
                 return int(router.bind_to_random_port(f"tcp://{host}"))
@@ -137,12 +153,13 @@ class Supervisor:
         poll = select.poll()
         watched: dict[int, ShardProcess | Adopted] = {shard.watch(): shard for shard in shards.all}
         starting: dict[int, tuple[ShardProcess, float]] = {}
-        for descriptor in (int(self._router.fd), self._wake_reader, *watched):
+        for descriptor in (int(self._router.fd), int(self._monitor.fd), self._wake_reader, *watched):
             poll.register(descriptor, select.POLLIN)
         while not self._stopping and watched:
             if not self._serving and creation.over:
                 self._announce(line)
                 self._serving = True
+            self._hear_connections()
             self._answer_all(name)
             came = dict(poll.poll(1 + shards.tend() * 1000))
             if self._wake_reader in came:
@@ -174,6 +191,13 @@ class Supervisor:
         ports = [shard.address().port if shard.listed else 0 for shard in shards]
         address = f"{self._options.host}:{self._port}"
         self._place.write(Record(str(self._place.directory), os.getpid(), [s.pid for s in shards], address, ports))
+
+    def _hear_connections(self) -> None:
+        """Whoever asks is answered at once: of connections that stay, the oldest give way."""
+        while readable(self._monitor):
+            event = recv_monitor_message(self._monitor)
+            heed = self._strangers.came if event["event"] == zmq.EVENT_ACCEPTED else self._strangers.left
+            heed(event["value"])
 
     def _answer_all(self, name: str) -> None:
         router = self._router
@@ -234,6 +258,8 @@ class Supervisor:
                     "%s of tables are kept in %s; the next start of that name takes them up (--discard: removes them)",
                     size_text(kept), self._place.directory,
                 )  # fmt: skip
+        self._router.disable_monitor()
+        self._monitor.close(0)
         self._router.close(0)
         self._context.term()
         os.close(self._wake_reader)

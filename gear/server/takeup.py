@@ -19,6 +19,7 @@ from gear.server.runtime import SEGMENTS
 from gear.server.tables import Hosted, Place, Tables
 from gear.storage import fields as f
 from gear.storage import format
+from gear.storage.entry import adds_up
 from gear.storage.memory import size_text
 from gear.storage.table import StoredTable
 
@@ -177,9 +178,7 @@ def without_void(
     leaving = np.zeros(len(entries), np.bool_)
     for index, first, last in client.void:
         leaving |= (index == hosted.index) & (entries["sequence"] >= first) & (entries["sequence"] <= last)
-    if not leaving.any():
+    if not leaving.any() or not adds_up(entries, blocks, priorities):  # the check says what is wrong with them
         return entries, blocks, priorities
-    of_blocks, of_priorities = (np.repeat(leaving, np.maximum(entries[name], 0)) for name in ("blocks", "priorities"))
-    if len(of_blocks) != len(blocks) or len(of_priorities) != len(priorities):
-        return entries, blocks, priorities  # the check says what is wrong with them
+    of_blocks, of_priorities = (np.repeat(leaving, entries[name]) for name in ("blocks", "priorities"))
     return entries[~leaving].copy(), blocks[~of_blocks].copy(), priorities[~of_priorities].copy()

@@ -26,6 +26,8 @@ from gear.transport.discovery import discover, parse_address
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from gear.transport.keys import ClientKeys
+
 WIDTH = 80
 """Columns of a frame where there is no terminal."""
 
@@ -62,15 +64,15 @@ class Measurement:
         return now, total(before.shards.values()), self.at - before.at
 
 
-def look(address: str, token: str, timeout: float) -> Measurement:
+def look(address: str, token: str, timeout: float, keys: ClientKeys | None = None) -> Measurement:
     """Measure the server at `address`.
 
     Raises
     ------
     ConnectionLost, AuthenticationError, ProtocolError
     """
-    found = discover(address, token, timeout)
-    shards = measure(found.shards, parse_address(address)[0], token, timeout)
+    found = discover(address, token, timeout, keys)
+    shards = measure(found.shards, parse_address(address)[0], token, timeout, keys)
     return Measurement(time.monotonic(), found.name, found.count, shards)
 
 
@@ -299,10 +301,11 @@ def run(options: argparse.Namespace, token: str) -> int:
     console = Console(file=sys.stdout, width=None if terminal else WIDTH, highlight=False)
     try:
         with _interrupts() as interrupts:
-            before = look(options.address, token, options.timeout)
+            before = look(options.address, token, options.timeout, options.keys)
             if options.once:
                 time.sleep(options.interval)
-                console.print(frame(options.address, look(options.address, token, options.timeout), before))
+                now = look(options.address, token, options.timeout, options.keys)
+                console.print(frame(options.address, now, before))
             else:
                 _live(console, options, token, before, interrupts)
     except KeyboardInterrupt:
@@ -324,7 +327,7 @@ def _live(
             time.sleep(due - time.monotonic() if due > time.monotonic() else 0.0)
             trouble = ""
             try:
-                now, before = look(options.address, token, _PATIENCE), now
+                now, before = look(options.address, token, _PATIENCE, options.keys), now
             except ConnectionLost:
                 trouble = f"the server does not answer for {duration(time.monotonic() - now.at)}; still asking"
             except GearError as error:

@@ -14,6 +14,7 @@ import numpy as np
 
 from gear.errors import GearError, ProtocolError
 from gear.storage import fields as f
+from gear.storage.entry import adds_up
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -74,7 +75,10 @@ class CommitLines:
         """Commit what can be committed now, the rest waits; whether anything was tried."""
         waiting = self.waiting.get(request.client)
         if waiting is not None:  # earlier entries wait: these can only be checked once those are committed
-            waiting.append(request)
+            if adds_up(request.entries, request.blocks, request.priorities):
+                waiting.append(request)
+            else:
+                request.done(ProtocolError("commit: the entries do not name as many blocks and priorities as came"))
             return False
         if not self._try(request):
             self.waiting[request.client] = deque([request])

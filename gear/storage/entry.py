@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 COMMIT_ENTRY = np.dtype(
     [
@@ -19,3 +24,11 @@ COMMIT_ENTRY = np.dtype(
     ]
 )
 """One commit on the wire; block numbers and priorities follow in arrays of their own, in entry order."""
+
+
+def adds_up(entries: npt.NDArray[np.void], blocks: npt.NDArray[np.int32], priorities: npt.NDArray[np.float64]) -> bool:
+    """Whether entries name as many blocks and priorities as there are; else nothing may be cut by what they say."""
+    return all(
+        bool((entries[name] >= 0).all()) and int(entries[name].sum(dtype=np.int64)) == len(there)
+        for name, there in (("blocks", blocks), ("priorities", priorities))
+    )

@@ -156,6 +156,27 @@ def _fill(segment: npt.NDArray[np.uint8], layout: Layout) -> None:
     counters[f.OLDEST] = counters[f.NEWEST] = -1
     if layout.spread and isinstance(table.limiter, MinSize):
         counters[f.INSERT_CREDIT] = f.UNLIMITED
+    layout.view(segment, "floats")[f.MAX_PRIORITY] = 1.0
+    layout.view(segment, "lines").reshape(-1, f.LINE_FIELDS)[:, [f.LINE_HEAD, f.LINE_TAIL]] = -1
+    layout.view(segment, "links")[:] = ABSENT
+    mates = layout.view(segment, "mates")
+    mates[:] = np.arange(len(mates))
+    layout.view(segment, "versions")[:] = -1
+    for _, levels, mins in _trees(layout):
+        if len(layout.view(segment, levels)):
+            layout.view(segment, mins)[:] = np.inf
+    declare(segment, layout)
+
+
+def _trees(layout: Layout) -> list[tuple[str, str, str]]:
+    """Of each sum tree: whose levels it has, and the regions of where they start and of its least values."""
+    trees = [("", "starts", "mins"), ("remover_", "remover_starts", "remover_mins")]
+    return trees + [("", one.region("starts"), one.region("mins")) for one in layout.sets[1:]]
+
+
+def declare(segment: npt.NDArray[np.uint8], layout: Layout) -> None:
+    """Write what follows from the declaration alone: kernels go by it, so a recovery believes nobody about it."""
+    table = layout.table
     floats = layout.view(segment, "floats")
     for at, rule in ((f.ALPHA, table.sampler), (f.REMOVER_ALPHA, table.remover)):
         if isinstance(rule, Prioritized):
@@ -163,18 +184,9 @@ def _fill(segment: npt.NDArray[np.uint8], layout: Layout) -> None:
     if not isinstance(table.limiter, (MinSize, StalenessBudget)):
         floats[f.RATIO] = table.limiter.samples_per_insert
         floats[f.LOW : f.HIGH + 1] = table.limiter.bounds
-    floats[f.MAX_PRIORITY] = 1.0
-    layout.view(segment, "lines").reshape(-1, f.LINE_FIELDS)[:, [f.LINE_HEAD, f.LINE_TAIL]] = -1
     for consumer, names in enumerate(table.consumer_needs):
         layout.view(segment, "lines")[consumer * f.LINE_FIELDS + f.LINE_NEEDS] = bits_of(table, names)
-    layout.view(segment, "links")[:] = ABSENT
-    mates = layout.view(segment, "mates")
-    mates[:] = np.arange(len(mates))
-    layout.view(segment, "versions")[:] = -1
-    trees = [("", "starts", "mins"), ("remover_", "remover_starts", "remover_mins")]
-    trees += [("", one.region("starts"), one.region("mins")) for one in layout.sets[1:]]
-    for prefix, levels, mins in trees:
+    for prefix, levels, _ in _trees(layout):
         starts = layout.view(segment, levels)
         if len(starts):
             starts[:] = layout.tree_levels[prefix]
-            layout.view(segment, mins)[:] = np.inf

@@ -17,7 +17,7 @@ import numpy as np
 
 from gear.schema import MinSize
 from gear.storage import fields as f
-from gear.storage import rebuild
+from gear.storage import format, rebuild
 from gear.storage.evict import evict
 from gear.storage.journal import undo
 from gear.storage.versions import expire_if_stale
@@ -46,6 +46,7 @@ class Found:
 def recover(stored: StoredTable) -> Found:
     """Take up a segment whose header was found to be right; nobody else writes to it."""
     segment, params, layout = stored.segment, stored.params, stored.layout
+    format.declare(segment, layout)
     undo(segment, params)
     slots, blocks = layout.view(segment, "slots"), layout.view(segment, "blocks")
     counters = stored.counters

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 
 import zmq
 
+from gear.transport.keys import secure
 from gear.transport.messages import MAX_FRAME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gear.transport.keys import ClientKeys
     from gear.transport.lane import Lane
 
 Buffer = bytes | memoryview
@@ -98,9 +100,13 @@ class Channel:
         Descriptor of an eventfd that ends `wait`.
     bulk : bool
         Whether bulk may come.
+    keys : ClientKeys, optional
+        With which a connection over TCP is encrypted.
     """
 
-    def __init__(self, endpoint: str, heartbeat: float, bell: int, bulk: bool = False) -> None:
+    def __init__(
+        self, endpoint: str, heartbeat: float, bell: int, bulk: bool = False, keys: ClientKeys | None = None
+    ) -> None:
         self.endpoint, self._bulk = endpoint, bulk
         self._socket: zmq.Socket[bytes] = context().socket(zmq.DEALER)
         s = self._socket
@@ -126,6 +132,7 @@ class Channel:
         self.descriptors: tuple[int, ...] = (self._socket_descriptor, self._monitor_descriptor)
         for descriptor in (*self.descriptors, bell):
             self._poll.register(descriptor, select.POLLIN)
+        secure(s, endpoint, keys)
         s.connect(endpoint)
         # A socket's descriptor signals only what comes after somebody has found nothing.
         self._broken = readable(self._monitor)

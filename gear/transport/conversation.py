@@ -11,13 +11,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gear.errors import Closed, ConnectionLost, DeadlineExceeded, GearError, ProtocolError
 from gear.transport import messages as m
 from gear.transport.channel import Buffer
 from gear.transport.link import Link
 from gear.transport.wire import decode_answer, encode, request_number
+
+if TYPE_CHECKING:
+    from gear.transport.keys import ClientKeys
 
 GRACE = 1.0
 """Seconds past a deadline that the shard's own word on it is waited for."""
@@ -60,7 +63,7 @@ class Conversation:
 
     Parameters
     ----------
-    endpoint, heartbeat, identity, token, alive, bulk
+    endpoint, heartbeat, identity, token, alive, bulk, keys
         See `Link`.
     on_push : Recall, Revoke or Lend -> None
         Called with what the shard says unasked.
@@ -75,11 +78,12 @@ class Conversation:
         alive: Callable[[], bool],
         on_push: Callable[[Any], None],
         bulk: bool = False,
+        keys: ClientKeys | None = None,
     ) -> None:
         self.lock = threading.Lock()
         self.used = time.monotonic()
         self.releases: list[m.Release] = []
-        self.link = Link(endpoint, heartbeat, identity, token, alive, self.used, bulk)
+        self.link = Link(endpoint, heartbeat, identity, token, alive, self.used, bulk, keys)
         self._on_push = on_push
         self._error: GearError | None = None
         self._calls: dict[int, Call] = {}

@@ -5,17 +5,26 @@ from __future__ import annotations
 import os
 import re
 import time
+from typing import TYPE_CHECKING
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from gear.errors import AuthenticationError, ConnectionLost, ProtocolError
 from gear.transport import messages as m
 from gear.transport import wire
-from gear.transport.channel import context
+from gear.transport.channel import context, readable
+from gear.transport.keys import secure
+
+if TYPE_CHECKING:
+    from gear.transport.keys import ClientKeys
 
 DEFAULT_PORT = 7400
 MOST_TOKEN = 4096
 """Characters of a token at most, as messages carry it."""
+
+_REFUSED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+_OTHER_MECHANISM = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 
 _ADDRESS = re.compile(r"(?:tcp://)?(\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+)(?::(\d{1,5}))?")
 
@@ -63,20 +72,52 @@ def check_token(token: str) -> None:
         ) from None
 
 
-def discover(address: str, token: str, timeout: float | None) -> m.Discovered:
-    """Ask the server at `address` for its shards, waiting for it to come up.
+def _heed(monitor: zmq.Socket[bytes], where: str, keys: bool) -> str:
+    """Take in why connections failed before a word was said; what may be the reason if that is not certain.
+
+    Raises
+    ------
+    AuthenticationError
+        If it is the keys.
+    """
+    hint = ""
+    while readable(monitor):
+        event = recv_monitor_message(monitor)
+        if event["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            raise AuthenticationError(
+                f"the server at {where} does not know this client's CURVE key; have its public key put into clients/ "
+                "of the server's --curve-keys directory (gear keys client makes one and puts it there)"
+            )
+        if event["event"] == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and event["value"] == _OTHER_MECHANISM:
+            raise AuthenticationError(
+                f"the server at {where} does not use CURVE keys; leave curve_keys= and GEAR_CURVE_KEYS away, or start "
+                "it with --curve-keys"
+                if keys
+                else f"the server at {where} wants CURVE keys and none were given; pass curve_keys=... or set "
+                "GEAR_CURVE_KEYS to a directory with client.key and server.pub of those made by gear keys new"
+            )
+        if event["event"] == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and keys:
+            hint = "; something listens there and hung up: server.pub in the directory of keys may be another server's"
+    return hint
+
+
+def discover(address: str, token: str, timeout: float | None, keys: ClientKeys | None = None) -> m.Discovered:
+    """Ask the server at `address` for its shards, waiting for it to come up; encrypted, with `keys`.
 
     Raises
     ------
     ConnectionLost
         If nothing answers in time.
     AuthenticationError, ProtocolError
-        If the server refuses the token or the protocol version, or is no GEAR server.
+        If the server refuses keys, token or protocol version, or is no GEAR server.
     """
     check_token(token)
     host, port = parse_address(address)
     deadline = time.monotonic() + (timeout if timeout is not None else 10 * 365 * 86400.0)
     socket = context().socket(zmq.DEALER)
+    monitor = socket.get_monitor_socket(_REFUSED)
+    poller = zmq.Poller()
+    hint = ""
     try:
         socket.linger = 0
         socket.setsockopt(zmq.IPV6, host.startswith("["))
@@ -84,16 +125,22 @@ def discover(address: str, token: str, timeout: float | None) -> m.Discovered:
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
         socket.setsockopt(zmq.HANDSHAKE_IVL, 1000)
         socket.setsockopt(zmq.MAXMSGSIZE, 1 << 20)
+        secure(socket, "tcp:", keys)
         socket.connect(f"tcp://{host}:{port}")
+        for one in (socket, monitor):
+            poller.register(one, zmq.POLLIN)
         socket.send(wire.encode(m.Envelope(m.PROTOCOL, 0, 0, [], m.Discover(token))))
         while True:
             left = deadline - time.monotonic()
-            if left <= 0 or not socket.poll(min(left, 3600.0) * 1000):
+            came = dict(poller.poll(int(min(max(left, 0.0), 3600.0) * 1000)))
+            if monitor in came:
+                hint = _heed(monitor, f"{host}:{port}", keys is not None) or hint
+            if socket not in came:
                 if time.monotonic() < deadline:
                     continue
                 raise ConnectionLost(
                     f"no gear-server answered at {host}:{port} within {timeout:g} s; start one with "
-                    f"`gear-server --port {port}` or check the address"
+                    f"`gear-server --port {port}` or check the address{hint}"
                 )
             body = wire.decode_answer(socket.recv_multipart()).body
             if isinstance(body, m.Failed):
@@ -104,4 +151,6 @@ def discover(address: str, token: str, timeout: float | None) -> m.Discovered:
     except zmq.ZMQError as error:
         raise ConnectionLost(f"cannot connect to {host}:{port}: {error}") from None
     finally:
+        socket.disable_monitor()
+        monitor.close(0)
         socket.close(0)

@@ -82,6 +82,18 @@ def is_held(descriptor: int) -> bool:
     return False
 
 
+def holds(path: Path) -> bool:
+    """Whether a living process holds the door there (it may be stopped)."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        return is_held(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 class NotShared(ConnectionLost):
     """The shard's shared memory cannot be reached from here."""
 

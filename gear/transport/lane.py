@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from gear.transport.channel import BULK
-from gear.transport.messages import MAX_FRAME
+from gear.transport.messages import MAX_FRAME, MAX_MESSAGE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -180,7 +180,7 @@ class Lane:
         while end - at >= _ONE.size:
             total, count, first = _ONE.unpack_from(data, at)
             start = at + _HEAD.size + 4 * count
-            if not 1 <= count <= MOST_PARTS or total > count * MAX_FRAME:
+            if not 1 <= count <= MOST_PARTS or total > min(count * MAX_FRAME, MAX_MESSAGE + MAX_FRAME):
                 self.broken = True
                 return
             if start + total > end:

@@ -10,12 +10,16 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from gear.errors import ConnectionLost, GearError
 from gear.transport import lane
 from gear.transport import messages as m
 from gear.transport.channel import Buffer, Channel
 from gear.transport.wire import encode
+
+if TYPE_CHECKING:
+    from gear.transport.keys import ClientKeys
 
 _GREETING, _UP, _DOWN = range(3)
 _FIRST_BACKOFF, _LONGEST_BACKOFF, _GREETING_SECONDS = 0.01, 0.5, 2.0
@@ -34,6 +38,8 @@ class Link:
         Whether the shard's process still lives, as far as one can know.
     bulk : bool
         Whether bulk may come.
+    keys : ClientKeys, optional
+        See `Channel`.
 
     Attributes
     ----------
@@ -56,8 +62,9 @@ class Link:
         alive: Callable[[], bool],
         now: float,
         bulk: bool = False,
+        keys: ClientKeys | None = None,
     ) -> None:
-        self.endpoint, self._bulk = endpoint, bulk
+        self.endpoint, self._bulk, self._keys = endpoint, bulk, keys
         self.down_since: float | None = None
         self.restarted = False
         self.sent, self.void = 0, list[m.Void]()
@@ -78,6 +85,11 @@ class Link:
     def up(self) -> bool:
         """Whether the shard has welcomed the present connection."""
         return self._state == _UP
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether nothing may go to the shard in the clear: no other connection than this one may be made to it."""
+        return self._keys is not None
 
     @property
     def greeting(self) -> bool:
@@ -166,7 +178,7 @@ class Link:
         self.ring()
 
     def _greet(self, now: float) -> None:
-        self._channel = Channel(self.endpoint, self._heartbeat, self._bell, self._bulk)
+        self._channel = Channel(self.endpoint, self._heartbeat, self._bell, self._bulk, self._keys)
         self._state, self._due = _GREETING, now + _GREETING_SECONDS
         self.attempts += 1
         hello = m.Hello(self._identity, self._token, self.attempts, self.sent, self.void)

@@ -32,6 +32,12 @@ Release = tuple[Index, Number, bool]
 """A hold that ended: table, pin, delivered."""
 
 
+def hidden(self: msgspec.Struct) -> str:
+    """The `__repr__` of what holds a secret: its token is left out."""
+    fields = (f"{name}={'...' if name == 'token' else repr(getattr(self, name))}" for name in self.__struct_fields__)
+    return f"{type(self).__name__}({', '.join(fields)})"
+
+
 class Message(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """Base of all messages: a tagged array; `FRAMES` raw buffers follow the header, of a `BULK` one any number more."""
 

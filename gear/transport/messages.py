@@ -29,6 +29,7 @@ from gear.transport.message import (
     Share,
     Text,
     Void,
+    hidden,
 )
 from gear.transport.messages_late import (
     Append,
@@ -112,6 +113,9 @@ PROTOCOL = 3
 MAX_ENTRIES = 4096
 MAX_ROWS = 1 << 24
 MAX_FRAME = 8 * MAX_ROWS
+MAX_MESSAGE = 1 << 30
+"""Bytes of all buffers of a message."""
+
 MAX_RELEASES = 1 << 16
 MAX_VOIDS = 1 << 10
 
@@ -126,6 +130,8 @@ class Discover(Message, tag=1):
 
     token: Text
 
+    __repr__ = hidden
+
 
 class Hello(Message, tag=2):
     """First on every connection; the same identity on a later one resumes the client. `attempt` rises.
@@ -138,6 +144,8 @@ class Hello(Message, tag=2):
     attempt: Number
     sent: Number = 0
     void: Annotated[list[Void], Meta(max_length=MAX_VOIDS)] = []
+
+    __repr__ = hidden
 
 
 class Attach(Message, tag=3):

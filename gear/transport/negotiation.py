@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import os
 import time
+from typing import TYPE_CHECKING
 
 from gear.errors import GearError, ProtocolError
 from gear.transport.discovery import discover, endpoint_of, parse_address
 from gear.transport.door import NotShared
+from gear.transport.keys import ClientKeys, client_keys
 from gear.transport.messages import Shard
 from gear.transport.remote import deadline_of
 from gear.transport.several import Several
 from gear.transport.shm import ShmSession
 from gear.transport.tcp import TcpSession
 
+if TYPE_CHECKING:
+    from gear.transport.keys import KeyPath
+
 PATHS = (None, "shm", "tcp")
 _ASKING_SECONDS = 0.5
 
 
 def connect(
-    address: str, token: str | None = None, timeout: float | None = 10.0, path: str | None = None
+    address: str,
+    token: str | None = None,
+    timeout: float | None = 10.0,
+    path: str | None = None,
+    curve_keys: KeyPath | ClientKeys | None = None,
 ) -> ShmSession | TcpSession | Several:
     """A session with the server at ``host:port``; the token defaults to the variable ``GEAR_TOKEN``.
 
-    `path` is None for the best one there is.
+    `path` is None for the best one there is; `curve_keys` a directory, by default that of ``GEAR_CURVE_KEYS``.
 
     Raises
     ------
@@ -33,13 +42,14 @@ def connect(
         raise ProtocolError(f"path: expected 'shm', 'tcp' or None for the better of both, got {path!r}")
     deadline = deadline_of(timeout)
     token = os.environ.get("GEAR_TOKEN", "") if token is None else token
-    found, host = discover(address, token, timeout), parse_address(address)[0]
+    keys = curve_keys if isinstance(curve_keys, ClientKeys) else client_keys(curve_keys)
+    found, host = discover(address, token, timeout, keys), parse_address(address)[0]
     sessions: dict[int, ShmSession | TcpSession] = {}
     try:
         for shard in found.shards:
-            session = sessions[shard.index] = open_session(shard, host, token, found.heartbeat, deadline, path)
+            session = sessions[shard.index] = open_session(shard, host, token, found.heartbeat, deadline, path, keys)
             if isinstance(session, TcpSession):
-                session.listed = _Listed(address, token, shard)
+                session.listed = _Listed(address, token, shard, keys)
     except BaseException:
         for session in sessions.values():
             session.close()
@@ -52,19 +62,25 @@ def connect(
 class _Listed:
     """Asks a server whether it still has a shard, when that cannot be reached."""
 
-    def __init__(self, address: str, token: str, shard: Shard) -> None:
-        self._address, self._token, self._shard = address, token, shard
+    def __init__(self, address: str, token: str, shard: Shard, keys: ClientKeys | None) -> None:
+        self._address, self._token, self._shard, self._keys = address, token, shard, keys
 
     def __call__(self) -> bool | None:
         """Whether it has; None if it does not answer."""
         try:
-            return self._shard in discover(self._address, self._token, _ASKING_SECONDS).shards
+            return self._shard in discover(self._address, self._token, _ASKING_SECONDS, self._keys).shards
         except GearError:
             return None
 
 
 def open_session(
-    shard: Shard, host: str, token: str, heartbeat: float, deadline: float, path: str | None = None
+    shard: Shard,
+    host: str,
+    token: str,
+    heartbeat: float,
+    deadline: float,
+    path: str | None = None,
+    keys: ClientKeys | None = None,
 ) -> ShmSession | TcpSession:
     """A session with one shard: over shared memory if both ends read a nonce through it, else over TCP."""
 
@@ -73,8 +89,8 @@ def open_session(
 
     if path != "tcp":
         try:
-            return ShmSession(endpoint_of(shard, host), token, heartbeat, left())
+            return ShmSession(endpoint_of(shard, host), token, heartbeat, left(), keys)
         except NotShared:
             if path == "shm":
                 raise
-    return TcpSession(f"tcp://{host}:{shard.port}", token, heartbeat, left())
+    return TcpSession(f"tcp://{host}:{shard.port}", token, heartbeat, left(), keys)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
@@ -18,11 +18,22 @@ from gear.transport import messages as m
 from gear.transport import wire
 from gear.transport.channel import context
 from gear.transport.discovery import endpoint_of
+from gear.transport.keys import secure
+
+if TYPE_CHECKING:
+    from gear.transport.keys import ClientKeys
 
 _QUESTION, _GOODBYE = 1, 2
 
 
-def ask_each(shards: Sequence[m.Shard], host: str, token: str, question: m.Message, timeout: float) -> dict[int, Any]:
+def ask_each(
+    shards: Sequence[m.Shard],
+    host: str,
+    token: str,
+    question: m.Message,
+    timeout: float,
+    keys: ClientKeys | None = None,
+) -> dict[int, Any]:
     """The body of each shard's answer, by the shard's number; shards that do not answer in time are left out.
 
     Parameters
@@ -31,6 +42,8 @@ def ask_each(shards: Sequence[m.Shard], host: str, token: str, question: m.Messa
         As discovery names them; `host` for shards without a local socket.
     timeout : float
         Seconds for all of them together.
+    keys : ClientKeys, optional
+        With which shards without a local socket are asked.
 
     Raises
     ------
@@ -48,7 +61,9 @@ def ask_each(shards: Sequence[m.Shard], host: str, token: str, question: m.Messa
             socket.linger = 0
             socket.setsockopt(zmq.IPV6, host.startswith("["))
             socket.setsockopt(zmq.MAXMSGSIZE, 1 << 26)
-            socket.connect(endpoint_of(shard, host))
+            endpoint = endpoint_of(shard, host)
+            secure(socket, endpoint, keys)
+            socket.connect(endpoint)
             hello = m.Hello(secrets.token_bytes(16), token, 1)
             for number, body in enumerate((hello, question, m.Goodbye())):
                 socket.send(wire.encode(m.Envelope(m.PROTOCOL, number, number, [], body)))  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gear.errors import Closed, ConnectionLost, GearError, ProtocolError
 from gear.storage.fields import ERA_SHIFT, ERAS
@@ -24,6 +24,9 @@ from gear.transport.attendant import PROMPT, Attendant
 from gear.transport.base import OpenTable
 from gear.transport.conversation import Call, Conversation
 from gear.transport.outbox import Outbox
+
+if TYPE_CHECKING:
+    from gear.transport.keys import ClientKeys
 
 FOREVER = float("inf")
 LEAST = 10.0
@@ -60,13 +63,17 @@ class Remote(ABC):
         Seconds of silence after which a connection counts as broken.
     timeout : float, optional
         For the connection.
+    keys : ClientKeys, optional
+        With which it is encrypted, if it goes over TCP.
     """
 
     bulk = False
     """Whether rows travel over the connection."""
 
-    def __init__(self, endpoint: str, token: str, heartbeat: float, timeout: float | None) -> None:
-        self._endpoint, self._token, self._heartbeat = endpoint, token, heartbeat
+    def __init__(
+        self, endpoint: str, token: str, heartbeat: float, timeout: float | None, keys: ClientKeys | None = None
+    ) -> None:
+        self._endpoint, self._token, self._heartbeat, self._keys = endpoint, token, heartbeat, keys
         self._closed = False
         self._opened: dict[str, OpenTable] = {}
         self._start_afresh()
@@ -103,7 +110,9 @@ class Remote(ABC):
                 session = weak()
                 return session is None or session._alive()
 
-            talk = Conversation(self._endpoint, self._heartbeat, identity, self._token, alive, pushed, self.bulk)
+            talk = Conversation(
+                self._endpoint, self._heartbeat, identity, self._token, alive, pushed, self.bulk, self._keys
+            )
             try:
                 with talk.lock:
                     if not talk.until(lambda: talk.link.up, deadline):

@@ -7,18 +7,36 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gear.batch import Update
+from gear.errors import DataError
 from gear.transport import messages as m
 from gear.transport.remote import Remote, deadline_of, expect
 from gear.transport.wire import array
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
     from gear.transport.base import OpenTable
     from gear.transport.channel import Buffer
     from gear.transport.conversation import Call
+
+
+def _carried(what: str, frames: Sequence[Buffer]) -> Sequence[Buffer]:
+    """Buffers that one message carries.
+
+    Raises
+    ------
+    DataError
+        If it does not: the other end would hang up.
+    """
+    sizes = [len(frame) for frame in frames]
+    if max(sizes) > m.MAX_FRAME or sum(sizes) > m.MAX_MESSAGE:
+        raise DataError(
+            f"{what}: {sum(sizes)} bytes, {max(sizes)} of one column, are more than a message carries ({m.MAX_MESSAGE} "
+            f"bytes, {m.MAX_FRAME} of one column); give fewer rows at once"
+        )
+    return frames
 
 
 class LaterSession(Remote):
@@ -33,7 +51,7 @@ class LaterSession(Remote):
         timeout: float | None,
     ) -> Update:
         """Write late columns of whole trajectories."""
-        frames: list[Buffer] = [ids.tobytes(), lengths.tobytes(), *columns.values()]
+        frames = _carried("fill", [ids.tobytes(), lengths.tobytes(), *columns.values()])
         with self._talking() as talk:
             call = talk.ask(m.Fill(table.layout.index, list(columns)), deadline_of(timeout), frames)
         answer: m.Updated = expect(call, m.Updated)
@@ -83,7 +101,7 @@ class LaterSession(Remote):
         """Append rows if the trajectory has `at` of them."""
         body = m.Append(table.layout.index, trajectory, at, rows, list(columns), timeout)
         with self._talking() as talk:
-            call = talk.ask(body, deadline_of(timeout), list(columns.values()))
+            call = talk.ask(body, deadline_of(timeout), _carried("append", [*columns.values()]))
         answer: m.Grown = expect(call, m.Grown)
         return answer.length
 

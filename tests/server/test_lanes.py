@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import select
 import socket
 
@@ -12,6 +14,7 @@ from gear.server.clients import Client
 from gear.server.lanes import Lanes
 from gear.transport import lane as lanes
 from gear.transport.lane import Lane
+from tests.transport.helpers import eventually
 
 IDENTITY = bytes(range(16))
 
@@ -102,3 +105,26 @@ def test_who_reads_nothing_is_hung_up_on_and_told_nothing_by_another_way(shard, 
         came += lane.receive() is not None
     assert sent - 102 <= came < sent
     lane.close()
+
+
+def test_a_process_without_descriptors_left_does_not_turn_in_a_circle(shard):
+    """Whoever calls meanwhile is taken in when there are some again."""
+    waiting = socket.socket(socket.AF_UNIX)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    waiting.connect(str(shard.path))
+    free = os.dup(waiting.fileno())
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
+    try:
+        assert shard.turn() == 1
+        assert [shard.turn() for _ in range(3)] == [0, 0, 0], "the loop would be woken again and again"
+        assert not shard.lanes.busy
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    waiting.sendall(lanes.GREETING.pack(IDENTITY, 1) + lanes._ONE.pack(5, 1, 5) + b"hello")
+    eventually(lambda: shard.lanes.busy, "it is tried again")
+    shard.lanes.resume()
+    shard.turn()
+    assert shard.heard == [b"hello"]
+    assert not shard.lanes.busy
+    waiting.close()

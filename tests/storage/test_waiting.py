@@ -7,7 +7,7 @@ import time
 import pytest
 
 from gear.errors import DeadlineExceeded, InsufficientMemory, ProtocolError
-from gear.schema import Fifo, SampleToInsertRatio, Step, Trajectories, Whole
+from gear.schema import Fifo, Queue, SampleToInsertRatio, Step, Trajectories, Whole
 from gear.storage.fields import BEGIN, END, FREE_BLOCKS
 from gear.storage.queue import CommitDone
 
@@ -179,3 +179,20 @@ def test_the_row_of_a_silent_client_is_given_to_nobody_before_it_is_fenced(monke
     stored.fence(silent.client)
     assert stored.attach(b"n" * 16) == silent.client
     assert stored.attach(b"o" * 16) == other.client
+
+
+@pytest.mark.parametrize(("field", "count"), [("blocks", 2**31 - 1), ("blocks", -1), ("blocks", 0), ("priorities", 9)])
+def test_entries_that_do_not_add_up_are_refused_though_earlier_ones_wait(field, count):
+    """Origin: fuzzing; a withdrawal then cut by what they said, or repeated it two thousand million times."""
+    stored = make(capacity=Trajectories(50), item=Whole(), limiter=Queue(2), mean_length=8, block_steps=8)
+    actor = Actor(stored)
+    for number in range(3):
+        actor.insert(number, 3)
+    grant = actor.grant(1)
+    entries, blocks, priorities = actor.entry(int(grant.slots[0]), grant.blocks, 3, BEGIN | END)
+    entries[field] = count
+    actor.send((entries, blocks, priorities))
+    assert isinstance(actor.results.pop(), ProtocolError)
+    assert actor.queue.withdraw(actor.client, 1, 100) == 1
+    actor.insert(7, 3)
+    assert len(actor.queue._commits[actor.client]) == 1
