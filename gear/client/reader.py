@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 PIN_SECONDS = 60.0
 """How long a pin lives unless the caller says otherwise."""
 
+STRAIGHT = 1 << 16
+"""Bytes of a batch from which it pays to say where they are to go before they come."""
+
 MOST_PLANS = 256
 MOST_HELD = 4096
 """Pins remembered before those past their deadline are forgotten."""
@@ -123,6 +126,8 @@ class Reader:
         wanted = planned.wanted if share is None else replace(planned.wanted, share=share)
         if out is not None and planned.plan is not None:
             out.reuse(planned.plan)
+            if planned.plan.nbytes > STRAIGHT and self._session.path == "tcp":
+                wanted = replace(wanted, into=out.buffer)
         deadline = until(timeout)
         while True:
             selection = patiently(self._session.select, self.open, wanted, timeout=timeout)

@@ -46,7 +46,7 @@ class ShardOptions(msgspec.Struct, frozen=True):
     """What the supervisor tells a shard on its standard input, the token included: never in arguments.
 
     It is number `index` of `shards`; `directory` and `memory` are its own part of the server's. `port`: where it
-    listened before, 0 if it never did.
+    listened before, 0 if it never did. `encrypted`: nothing may leave the host but by ZeroMQ, which encrypts it.
     """
 
     name: str
@@ -60,6 +60,7 @@ class ShardOptions(msgspec.Struct, frozen=True):
     discard: bool
     client_timeout: float
     port: int = 0
+    encrypted: bool = False
 
 
 class Ready(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ waits, and the owner serialises its calls; only `sleep` runs without the owner's
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import weakref
@@ -14,8 +15,11 @@ from collections.abc import Callable, Sequence
 from gear.errors import ConnectionLost, GearError
 from gear.transport import lane
 from gear.transport import messages as m
+from gear.transport.arriving import NOWHERE
 from gear.transport.channel import Buffer, Channel
 from gear.transport.wire import encode
+
+logger = logging.getLogger(__name__)
 
 _GREETING, _UP, _DOWN = range(3)
 _FIRST_BACKOFF, _LONGEST_BACKOFF, _GREETING_SECONDS = 0.01, 0.5, 2.0
@@ -34,6 +38,8 @@ class Link:
         Whether the shard's process still lives, as far as one can know.
     bulk : bool
         Whether bulk may come.
+    lanes : bool
+        Whether to send by a lane, where the shard takes one. Where it cannot be reached, by ZeroMQ.
 
     Attributes
     ----------
@@ -44,6 +50,8 @@ class Link:
     down_since : when it broke; None while it is up or was not yet.
     restarted : whether another process serves the memory since the last welcome.
     sent : number of the last request.
+    laned : whether messages go by a lane: its descriptor signals as long as there is something to receive.
+    destination : see `arriving.Destination`.
     void : entries of unanswered commits that were withdrawn, which a shard that was started anew does not know.
     """
 
@@ -56,8 +64,10 @@ class Link:
         alive: Callable[[], bool],
         now: float,
         bulk: bool = False,
+        lanes: bool = False,
     ) -> None:
-        self.endpoint, self._bulk = endpoint, bulk
+        self.endpoint, self._bulk, self._lanes = endpoint, bulk, lanes
+        self.destination = NOWHERE
         self.down_since: float | None = None
         self.restarted = False
         self.sent, self.void = 0, list[m.Void]()
@@ -69,9 +79,9 @@ class Link:
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         weakref.finalize(self, os.close, self._bell).atexit = False
         self._state, self._due, self._backoff = _DOWN, now, _FIRST_BACKOFF
-        self._lane = ""
+        self._offered: m.Welcome | None = None  # while the lane that it offers is being opened
+        self._without, self._warned = False, False
         self.laned = False
-        """Whether messages go by a lane: its descriptor signals as long as there is something to receive."""
         self._greet(now)
 
     @property
@@ -84,14 +94,31 @@ class Link:
         """Whether the welcome is being waited for."""
         return self._state == _GREETING
 
-    def take_lane(self, path: str) -> None:
-        """Send by the lane there from now on, on later connections too; where there is none, as before."""
-        self._lane = path
-        opened = lane.connect(path, self._identity, self.attempts)
-        if opened is not None:
-            self._channel.take(opened)
-            self.laned = True
-            self.ring()  # whoever sleeps does not hear it yet
+    def _open_lane(self, offer: m.Welcome) -> bool:
+        """Begin to open a lane, on which the shard is to say welcome again; False if there is none."""
+        address = lane.address_of(self.endpoint, offer) if self._lanes and offer.key and not self._without else None
+        self._without = False
+        if address is None:
+            return False
+        greeting = lane.GREETING.pack(self._identity, self.attempts, offer.key)
+        opened = lane.connect(address, greeting, self.destination)
+        if opened is None:
+            self._warn("cannot be reached")
+            return False
+        self._offered, self._due = offer, time.monotonic() + _GREETING_SECONDS
+        self._channel.take(opened)
+        self.ring()  # whoever sleeps does not hear it yet
+        return True
+
+    def _warn(self, what: str) -> None:
+        if not self._warned:
+            self._warned = True
+            offer = self._offered or self.welcome
+            port = f" (TCP port {offer.port})" if offer is not None and self.endpoint.startswith("tcp:") else ""
+            logger.warning(
+                "the lane of the shard at %s%s %s: everything goes by ZeroMQ, which is slower; is the port open?",
+                self.endpoint, port, what,
+            )  # fmt: skip
 
     def send(self, parts: Sequence[Buffer]) -> bool:
         """Queue a message; only when `up`. Whether something waits for `receive` or a sleeper to send it."""
@@ -101,6 +128,10 @@ class Link:
     def stuck(self) -> bool:
         """Whether something waits to be sent."""
         return self.laned and self._channel.lane is not None and self._channel.lane.unsent > 0
+
+    def forget(self, into: Sequence[memoryview]) -> None:
+        """Have nothing come there any more."""
+        self._channel.forget(into)
 
     def heed(self) -> None:
         """Have `receive` look at everything, whoever was told that something came."""
@@ -135,7 +166,11 @@ class Link:
             if self._channel.broken:
                 self._drop(now)
         elif self._state == _GREETING:
-            if self._channel.broken or now >= self._due:
+            if self._offered is not None and (self._channel.lane_broken or now >= self._due):
+                self._warn("was refused" if self._channel.lane_broken else f"did not answer in {_GREETING_SECONDS:g} s")
+                self._without = True  # the shard may have taken it: greet anew, this time without
+                self._drop(now)
+            elif self._channel.broken or now >= self._due:
                 self._drop(now + self._backoff)
                 self._backoff = min(2 * self._backoff, _LONGEST_BACKOFF)
         elif now >= self._due:
@@ -144,7 +179,11 @@ class Link:
                 self._greet(now)
 
     def welcomed(self, welcome: m.Welcome) -> None:
-        """The shard answered the greeting."""
+        """The shard answered the greeting; once more on the lane, if it offers one and that can be had."""
+        if self._offered is not None:
+            self.laned, self._offered = True, None
+            self._come_up()
+            return
         before = self.welcome
         if before is not None and (before.server != welcome.server or not welcome.resumed):
             self.lost = ConnectionLost(
@@ -154,10 +193,12 @@ class Link:
             return
         self.reconnects += before is not None
         self.restarted = before is not None and before.era != welcome.era
-        self.welcome, self._state, self._backoff = welcome, _UP, _FIRST_BACKOFF
-        self.down_since = None
-        if self._lane:
-            self.take_lane(self._lane)
+        self.welcome = welcome
+        if not self._open_lane(welcome):
+            self._come_up()
+
+    def _come_up(self) -> None:
+        self._state, self._backoff, self.down_since = _UP, _FIRST_BACKOFF, None
 
     def close(self) -> None:
         """Drop the connection for good."""
@@ -175,7 +216,7 @@ class Link:
 
     def _drop(self, due: float) -> None:
         self._channel.close()
-        self.laned = False
+        self.laned, self._offered = False, None
         if self._state == _UP:
             self.down_since = time.monotonic()
         self._state, self._due = _DOWN, due

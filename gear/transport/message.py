@@ -18,6 +18,9 @@ PIECE = 4 << 20
 Large enough that what a message costs, about 0.3 ms of processors at both ends, is little beside what its bytes cost.
 """
 
+GOOD, BAD = b"g", b"b"
+"""Behind rows: they are what was asked for, or they are not."""
+
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Index = Annotated[int, Meta(ge=0, le=255)]

@@ -75,6 +75,22 @@ def split(memory: memoryview, unit: int = 1) -> list[memoryview]:
     return [memory[at : at + step] for at in range(0, len(memory), step)]
 
 
+def places(piece: Plan, plan: Plan, first: int, out: npt.NDArray[np.uint8], before: int = 0) -> tuple[memoryview, ...]:
+    """Where the bytes of a piece that begins with item `first` belong in the batch `out`, uint8[plan.nbytes], in turn.
+
+    before: steps of the items before it, if they are packed.
+    """
+    if piece.size == plan.size:
+        return (out.data[: piece.nbytes],)
+    found, at = [], 0
+    for mine, whole in zip(piece.regions, plan.regions, strict=True):
+        done = before * whole.nbytes // plan.total if plan.packed and whole.timed else first * whole.nbytes // plan.size
+        start = whole.offset + done
+        found += [memoryview(bytearray(mine.offset - at)), out.data[start : start + mine.nbytes]]
+        at = mine.offset + mine.nbytes
+    return (*found, memoryview(bytearray(piece.nbytes - at)))
+
+
 def place(
     piece: Plan, plan: Plan, first: int, frames: Sequence[Buffer], out: npt.NDArray[np.uint8], before: int = 0
 ) -> None:

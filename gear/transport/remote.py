@@ -103,7 +103,7 @@ class Remote(ABC):
                 session = weak()
                 return session is None or session._alive()
 
-            talk = Conversation(self._endpoint, self._heartbeat, identity, self._token, alive, pushed, self.bulk)
+            talk = Conversation(self._endpoint, self._heartbeat, identity, self._token, alive, pushed, self.bulk, True)
             try:
                 with talk.lock:
                     if not talk.until(lambda: talk.link.up, deadline):

@@ -248,19 +248,22 @@ class RemoteSession(LaterSession, RemoteWeights):
         body.consumer, body.share = wanted.consumer, wanted.share
         if wanted.budget is not None:
             body.steps, body.alone = wanted.budget
+        into = None
+        if shape is not None and wanted.into is not None and wanted.ahead is not None:
+            into = (wanted.into.data[: wanted.ahead.nbytes],)
         deadline = FOREVER
         if timeout is not None:
             body.timeout = max(0.0, timeout)
             deadline = deadline_of(timeout)
         with talk.lock:
-            call = talk.ask(body, deadline, undo=lambda call: self.unwanted(index, call))
+            call = talk.ask(body, deadline, undo=lambda call: self.unwanted(index, call), into=into)
         return self.selected(table, call)
 
     def selected(self, table: OpenTable, call: Call) -> Selection:
         """The selection that is the answer to a request."""
         answer: m.Selected = expect(call, m.Selected)
-        if len(call.frames) > 1:
-            self._came(table.layout.index, answer.pin, call.frames[1:])
+        if len(call.frames) > 1 and call.frames[-1] == m.GOOD:
+            self._came(table.layout.index, answer.pin, call.frames[1:-1])
         buffer = bytearray(call.frames[0])
         near, each = answer.near, 36 if answer.versioned else 28
         n, rest = divmod(len(buffer) - 4 * near, each)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -20,9 +20,10 @@ from gear.storage import memory
 from gear.storage.fields import BEGIN, END, HAS_FINAL
 from gear.storage.layout import COMMIT_ENTRY, Grant, Layout
 from gear.transport import messages as m
+from gear.transport.arriving import PLACED
 from gear.transport.base import NO_SEAM, Seam
 from gear.transport.outbox import Outbox
-from gear.transport.pieces import along, cut, place, split, steps_of
+from gear.transport.pieces import along, cut, place, places, split, steps_of
 from gear.transport.reach import refuses
 from gear.transport.remote import LEAST, deadline_of, expect
 from gear.transport.session import RemoteSession
@@ -140,7 +141,7 @@ class TcpSession(RemoteSession):
         self._early[index, pin] = rows
 
     def arrived(self, table: OpenTable, selection: Selection, plan: Plan) -> npt.NDArray[np.uint8] | None:
-        """Rows that came with their selection, in the memory that ZeroMQ received them in."""
+        """Rows that came with their selection, in the memory that they were received in."""
         key = table.layout.index, selection.pin
         early = self._early.get(key)
         if early is None or len(early) > 1 or not isinstance(early[0], memoryview) or early[0].readonly:
@@ -167,52 +168,66 @@ class TcpSession(RemoteSession):
             If none comes for `LEAST` seconds.
         """
         early = self._early.pop((table.layout.index, selection.pin), None)
+        if early is not None and early[0] is PLACED:
+            return True
         if early is not None:
             place(self._plan(table, plan, selection.lengths), plan, first, early, out, steps)
             return True
         with self._gathers:
-            flying: deque[tuple[slice, Call]] = deque()
+            flying: deque[tuple[_Piece, Call]] = deque()
             try:
                 for items in cut(plan, selection.lengths):
                     if len(flying) == FLYING:
-                        self._take_in(table, selection, plan, flying, out, first, steps)
-                    flying.append((items, self._ask_for(table, selection, plan, items)))
+                        self._take_in(table, selection, plan, flying, out)
+                    before = steps + steps_of(plan, selection.lengths[: items.start]) if plan.packed else 0
+                    piece = _Piece(
+                        self._plan(table, plan, selection.lengths[items]), items, first + items.start, before
+                    )
+                    flying.append((piece, self._ask_for(table, selection, plan, piece, out)))
                 while flying:
-                    self._take_in(table, selection, plan, flying, out, first, steps)
+                    self._take_in(table, selection, plan, flying, out)
             except PinLost:
                 return False
+            finally:
+                if flying:  # nothing is to come to `out` any more
+                    with self._talking() as talk:
+                        for _, call in flying:
+                            talk.abandon(call, None)
         return True
 
-    def _ask_for(self, table: OpenTable, selection: Selection, plan: Plan, items: slice) -> Call:
+    def _ask_for(
+        self, table: OpenTable, selection: Selection, plan: Plan, piece: _Piece, out: npt.NDArray[np.uint8]
+    ) -> Call:
         body = m.Collect(table.layout.index, selection.pin, _shape(plan))
+        frames = selection.starts[piece.items].tobytes(), selection.lengths[piece.items].tobytes()
+        into = places(piece.plan, plan, piece.first, out, piece.before)
         with self._talking() as talk:
-            return talk.post(body, (selection.starts[items].tobytes(), selection.lengths[items].tobytes()))
+            return talk.post(body, frames, into=into)
 
     def _take_in(
         self,
         table: OpenTable,
         selection: Selection,
         plan: Plan,
-        flying: deque[tuple[slice, Call]],
+        flying: deque[tuple[_Piece, Call]],
         out: npt.NDArray[np.uint8],
-        first: int,
-        steps: int,
     ) -> None:
-        """Wait for the piece asked for first, and copy it to its place."""
-        items, call = flying.popleft()
+        """Wait for the piece asked for first, and copy it to its place if it did not go there at once."""
+        piece, call = flying[0]
         with self._talking() as talk:
             if not talk.until(lambda: call.done or self.away, deadline_of(LEAST)):
                 raise DeadlineExceeded(f"collect: the server sent no rows for {LEAST:g} s")
             talk.used = time.monotonic()
             if not call.done:
-                talk.abandon(call, None)
                 raise PinLost("the shard is being started again; select again")
         if isinstance(call.answer, m.Failed):
             raise call.answer.error()
         expect(call, m.Gathered)
-        piece = self._plan(table, plan, selection.lengths[items])
-        before = steps + steps_of(plan, selection.lengths[: items.start]) if plan.packed else 0
-        place(piece, plan, first + items.start, call.frames, out, before)
+        flying.popleft()
+        if call.frames[-1] != m.GOOD:  # the answer to the same question says why, or they are
+            flying.append((piece, self._ask_for(table, selection, plan, piece, out)))
+        elif call.frames[0] is not PLACED:
+            place(piece.plan, plan, piece.first, call.frames[:-1], out, piece.before)
 
     def _plan(self, table: OpenTable, whole: Plan, lengths: npt.NDArray[np.int32]) -> Plan:
         """The plan of a piece of items of these lengths."""
@@ -233,6 +248,15 @@ class TcpSession(RemoteSession):
         """End this party's hold; travels with the next message."""
         self._early.pop((table.layout.index, selection.pin), None)
         super().release(table, selection, delivered)
+
+
+class _Piece(NamedTuple):
+    """Some items of a selection, and where they go: as number `first` of the batch, behind so many steps if packed."""
+
+    plan: Plan
+    items: slice
+    first: int
+    before: int
 
 
 def _shape(plan: Plan) -> m.Shape:
