@@ -245,7 +245,17 @@ class Bulk:
         presence = Presence(hosted.stored.layout, hosted.stored.segment, names, starts) if names else None
         if presence is not None:
             neighbours = presence.near(neighbours)
-        if lane is not None and COPIED < plan.nbytes <= m.MAX_FRAME:
+        if plan.nbytes <= COPIED:
+            from gear.kernels.collect import collect
+
+            out = np.zeros(plan.nbytes, np.uint8)
+            while True:
+                collect(hosted.stored.segment, plan, starts, lengths, neighbours, out)
+                if presence is None or presence.unchanged:  # else overwritten meanwhile
+                    break
+            then(self._frames(client, out))
+            return
+        if lane is not None and plan.nbytes <= m.MAX_FRAME:
 
             def good() -> bool:
                 kept = client.rows.get(hosted.index) == row and pins.holds(row, pin)
@@ -277,11 +287,10 @@ class Bulk:
 
     def _frames(self, client: Client, rows: npt.NDArray[np.uint8]) -> list[Rows]:
         """Gathered bytes as buffers of a message; how much of it waits for the client is known within `TRACKED`."""
-        if client.lane is not None and len(rows) <= COPIED:
-            return [rows.data, m.GOOD]
-        client.untracked += len(rows)
-        if len(rows) <= COPIED and client.untracked <= TRACKED:
-            return [rows.data, m.GOOD]
+        if len(rows) <= COPIED:
+            client.untracked += 0 if client.lane is not None else len(rows)
+            if client.untracked <= TRACKED:
+                return [rows.data, m.GOOD]
         client.untracked = 0
         frames = self._gatherer.frames(rows)
         client.sending += [frame.tracker for frame in frames]

@@ -40,7 +40,7 @@ LARGE = 1 << 16
 """Bytes from which a message is received part by part, each in memory of its own."""
 
 _ROOM = 1 << 16
-_JOINED = 1 << 15
+_JOINED = 1 << 16
 """Bytes up to which a message is copied into one piece: cheaper than telling the kernel of several."""
 
 _BUFFER = 1 << 20

@@ -12,10 +12,11 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import numpy as np
 
 from gear.errors import DeadlineExceeded, PinLost
-from gear.plan import make_plan
+from gear.plan import default_views, make_plan
 from gear.storage import memory
 from gear.storage.fields import BEGIN, END, HAS_FINAL
 from gear.storage.layout import COMMIT_ENTRY, Grant, Layout
@@ -72,6 +73,7 @@ class TcpSession(RemoteSession):
         self._early: dict[tuple[int, int], list[Buffer]] = {}
         self._gathers = threading.BoundedSemaphore(GATHERS)
         self._plans: dict[tuple[int, m.Shape, int], Plan] = {}
+        self._shapes: dict[int, tuple[Plan, m.Shape]] = {}
 
     def _alive(self) -> bool:
         """One that its server does not list is dead, and one where nobody listens and nobody can be asked for long.
@@ -135,7 +137,12 @@ class TcpSession(RemoteSession):
         """How items look whose rows are to come with their selection, in one round trip."""
         if plan is None or not count or not along(plan, count):
             return None
-        return _shape(plan)
+        known = self._shapes.get(id(plan))
+        if known is None or known[0] is not plan:
+            if len(self._shapes) >= _PLANS:
+                self._shapes.clear()
+            known = self._shapes[id(plan)] = plan, _short(plan)
+        return known[1]
 
     def _came(self, index: int, pin: int, rows: list[Buffer]) -> None:
         self._early[index, pin] = rows
@@ -261,6 +268,12 @@ class _Piece(NamedTuple):
 
 def _shape(plan: Plan) -> m.Shape:
     return m.Shape(plan.views, plan.length, plan.packed)
+
+
+def _short(plan: Plan) -> m.Shape:
+    """The same, without the views if they are what none stand for: to read them takes longer than to draw."""
+    shape = _shape(plan)
+    return msgspec.structs.replace(shape, views=()) if plan.views == default_views(plan.table) else shape
 
 
 class StagedOutbox(Outbox):
