@@ -261,7 +261,8 @@ class Bulk:
                 kept = client.rows.get(hosted.index) == row and pins.holds(row, pin)
                 return kept and (presence is None or presence.unchanged)
 
-            then(Flow(hosted.stored.segment, self._grains.of(plan, lengths), plan, starts, lengths, neighbours, good))
+            grains = self._grains.of(hosted.stored.layout, plan, lengths)
+            then(Flow(hosted.stored.segment, grains, starts, lengths, neighbours, good))
             return
         client.gathering += 1
 

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gear.transport.message import BAD, GOOD
+from gear.transport.message import BAD, CUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import numpy.typing as npt
 
-    from gear.plan import Plan
     from gear.server.grains import Grain
     from gear.transport.channel import Buffer
     from gear.transport.lane import Lane
@@ -50,8 +49,8 @@ class Flow:
 
     Parameters
     ----------
-    segment, plan, starts, lengths, neighbours : see `kernels.collect`
-    grains : of the plan.
+    segment, starts, lengths, neighbours : see `kernels.collect`
+    grains : of the batch.
     good : () -> bool
         Asked when all was gathered: whether it is what was asked for. From any thread.
 
@@ -64,14 +63,13 @@ class Flow:
         self,
         segment: npt.NDArray[np.uint8],
         grains: list[Grain],
-        plan: Plan,
         starts: npt.NDArray[np.int64],
         lengths: npt.NDArray[np.int32],
         neighbours: npt.NDArray[np.int32],
         good: Callable[[], bool],
     ) -> None:
-        self.nbytes = plan.nbytes + len(GOOD)
-        self._segment, self._plan, self._grains, self._good = segment, plan, grains, good
+        self.nbytes = sum(grain.plan.nbytes for grain in grains) + len(CUT)
+        self._segment, self._grains, self._good = segment, grains, good
         self._starts, self._lengths, self._neighbours = starts, lengths, neighbours
         self._next = 0
         self._memory: npt.NDArray[np.uint8] | None = None
@@ -99,7 +97,7 @@ class Flow:
         except OSError:
             return _BROKEN
         except Exception:  # a bug of ours must not end the thread
-            logger.exception("gathering %d items of table %s failed", self._plan.size, self._plan.table.name)
+            logger.exception("gathering %d items failed", len(self._starts))
             return _BROKEN
 
     def _gather(self) -> Buffer:
@@ -108,16 +106,16 @@ class Flow:
             if self._memory is not None:
                 _spare.append(self._memory)
                 self._memory = None
-            return GOOD if self._good() else BAD
+            return CUT if self._good() else BAD
         from gear.kernels.collect import collect
 
-        rows, begin, end, nbytes, gaps = self._grains[self._next]
+        plan, begin, end, gaps = self._grains[self._next]
+        nbytes = plan.nbytes
         if self._memory is None or len(self._memory) < nbytes:
             self._memory = _memory(nbytes)
         out = self._memory[:nbytes]
         for first, last in gaps:
             out[first:last] = 0
-        plan = self._plan._replace(rows=rows)
         collect(self._segment, plan, self._starts[begin:end], self._lengths[begin:end], self._neighbours, out)
         return out.data
 

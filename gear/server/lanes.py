@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from gear.server.flows import Flow, Flows
 from gear.transport.lane import GREETING, Lane
-from gear.transport.messages import GOOD
+from gear.transport.messages import CUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -163,7 +163,7 @@ class Lanes:
         if flow is None:
             lane.send(parts)
         else:
-            lane.send_flow(parts, flow, len(GOOD))
+            lane.send_flow(parts, flow, len(CUT))
             if lane.flow is flow:  # nothing is before it
                 self._go_on(lane)
         if lane.unsent or lane.waits or lane.broken:

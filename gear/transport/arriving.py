@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -19,6 +21,9 @@ NOWHERE: Destination = lambda header, nbytes: None
 
 PLACED = b"placed"
 """Stands for a part that went to its destination."""
+
+_VIEWS = 64
+"""Pieces of memory that are filled at a time."""
 
 _GULP = 4 << 20
 """Bytes after which somebody else has a turn."""
@@ -36,12 +41,12 @@ class Arriving:
         self.parts: list[Buffer] = []
         self._sizes, self._destination = sizes, destination
         self._part: Buffer = b""
-        self._left: list[memoryview] = []  # to be filled, the next one last
+        self._left: deque[memoryview] = deque()  # to be filled
         self._given: Sequence[memoryview] | None = None
         self._begin()
         view = memoryview(came)
         while len(view):
-            target = self._left[-1]
+            target = self._left[0]
             count = min(len(target), len(view))
             target[:count] = view[:count]
             view = view[count:]
@@ -59,18 +64,18 @@ class Arriving:
         self._given = self._destination(parts[0], size) if parts and len(parts) == len(sizes) - 2 else None
         if self._given is None:
             self._part = np.empty(size, np.uint8).data
-            self._left = [self._part]
+            self._left = deque([self._part])
         else:
             self._part = PLACED
-            self._left = [view for view in reversed(self._given) if len(view)]
+            self._left = deque(self._given)
 
     def _filled(self, count: int) -> None:
-        """So many bytes of the next memory have come."""
+        """So many more bytes of the part have come."""
         left = self._left
-        if count < len(left[-1]):
-            left[-1] = left[-1][count:]
-            return
-        left.pop()
+        while left and count >= len(left[0]):
+            count -= len(left.popleft())
+        if count:
+            left[0] = left[0][count:]
         if not left:
             part = self._part
             self.parts.append(part if len(part) >= BULK or part is PLACED else bytes(part))
@@ -90,7 +95,10 @@ class Arriving:
             if gulp <= 0:
                 return False
             try:
-                count = connected.recv_into(self._left[-1])
+                if len(self._left) == 1:
+                    count = connected.recv_into(self._left[0])
+                else:
+                    count = connected.recvmsg_into(list(islice(self._left, _VIEWS)))[0]
             except BlockingIOError:
                 return False
             if not count:
@@ -102,5 +110,5 @@ class Arriving:
     def forget(self, into: Sequence[memoryview]) -> None:
         """Nobody wants rows there any more: what is still to come of them goes elsewhere."""
         if self._given is into:
-            self._left = [memoryview(bytearray(sum(map(len, self._left))))]
+            self._left = deque([memoryview(bytearray(sum(map(len, self._left))))])
             self._given = None

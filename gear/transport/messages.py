@@ -16,6 +16,7 @@ from gear.page import MOST_LISTED
 from gear.storage.fields import MAX_SETS
 from gear.transport.message import (
     BAD,
+    CUT,
     GOOD,
     MAX_ITEMS,
     PIECE,
@@ -63,6 +64,7 @@ from gear.transport.messages_shards import Account, Await, Credit, Draw, DropHid
 
 __all__ = [
     "BAD",
+    "CUT",
     "GOOD",
     "MAX_ITEMS",
     "PIECE",
@@ -477,9 +479,10 @@ class Scanned(Message, tag=142):
 
 
 class Gathered(Message, tag=114):
-    """Rows. Buffers: one after the other what the plan of the items' number and shape lays out; then `GOOD` or `BAD`.
+    """Rows. Buffers: one after the other what the plan of the items' number and shape lays out; then `GOOD`.
 
-    Bad ones are worth nothing, as the pin ended or late columns changed while they were gathered: ask again.
+    `CUT` at the end says that they are the rows of grains, see `pieces`, one behind the other; `BAD`, that they are
+    worth nothing, as the pin ended or late columns changed while they were gathered: ask again.
     """
 
     BULK: ClassVar[bool] = True

@@ -250,7 +250,7 @@ class RemoteSession(LaterSession, RemoteWeights):
             body.steps, body.alone = wanted.budget
         into = None
         if shape is not None and wanted.into is not None and wanted.ahead is not None:
-            into = (wanted.into.data[: wanted.ahead.nbytes],)
+            into = self.straight(table, wanted.ahead, wanted.into)
         deadline = FOREVER
         if timeout is not None:
             body.timeout = max(0.0, timeout)
@@ -262,8 +262,8 @@ class RemoteSession(LaterSession, RemoteWeights):
     def selected(self, table: OpenTable, call: Call) -> Selection:
         """The selection that is the answer to a request."""
         answer: m.Selected = expect(call, m.Selected)
-        if len(call.frames) > 1 and call.frames[-1] == m.GOOD:
-            self._came(table.layout.index, answer.pin, call.frames[1:-1])
+        if len(call.frames) > 1 and call.frames[-1] != m.BAD:
+            self._came(table.layout.index, answer.pin, call.frames[1:])
         buffer = bytearray(call.frames[0])
         near, each = answer.near, 36 if answer.versioned else 28
         n, rest = divmod(len(buffer) - 4 * near, each)
@@ -302,8 +302,12 @@ class RemoteSession(LaterSession, RemoteWeights):
         """How items look that are gathered by `plan`, if the rows of so many are to come with their selection."""
         return None
 
+    def straight(self, table: OpenTable, plan: Plan, out: npt.NDArray[np.uint8]) -> Sequence[memoryview] | None:
+        """Where the rows of a batch that comes with its selection go in `out`, if they can go there at once."""
+        return None
+
     def _came(self, index: int, pin: int, rows: list[Buffer]) -> None:
-        """Rows that came with a selection."""
+        """Rows that came with a selection, and how they lie."""
 
     def unwanted(self, index: int, call: Call) -> None:
         """A selection came after its caller had given up."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -24,7 +24,7 @@ from gear.transport import messages as m
 from gear.transport.arriving import PLACED
 from gear.transport.base import NO_SEAM, Seam
 from gear.transport.outbox import Outbox
-from gear.transport.pieces import along, cut, place, places, split, steps_of
+from gear.transport.pieces import GRAIN, Piece, along, cut, grains, place, places, runs, split, steps_of
 from gear.transport.reach import refuses
 from gear.transport.remote import LEAST, deadline_of, expect
 from gear.transport.session import RemoteSession
@@ -73,6 +73,7 @@ class TcpSession(RemoteSession):
         self._early: dict[tuple[int, int], list[Buffer]] = {}
         self._gathers = threading.BoundedSemaphore(GATHERS)
         self._plans: dict[tuple[int, m.Shape, int], Plan] = {}
+        self._runs: dict[int, tuple[Plan, list[tuple[int, int]]]] = {}
         self._shapes: dict[int, tuple[Plan, m.Shape]] = {}
 
     def _alive(self) -> bool:
@@ -151,7 +152,9 @@ class TcpSession(RemoteSession):
         """Rows that came with their selection, in the memory that they were received in."""
         key = table.layout.index, selection.pin
         early = self._early.get(key)
-        if early is None or len(early) > 1 or not isinstance(early[0], memoryview) or early[0].readonly:
+        if early is None or len(early) != 2 or not isinstance(early[0], memoryview) or early[0].readonly:
+            return None
+        if early[1] == m.CUT and plan.nbytes > GRAIN:
             return None
         if len(early[0]) != plan.nbytes or len(selection) != plan.size:
             return None
@@ -174,22 +177,20 @@ class TcpSession(RemoteSession):
         DeadlineExceeded
             If none comes for `LEAST` seconds.
         """
+        lengths = selection.lengths
+        whole = Piece(self._plan(table, plan, lengths), slice(0, len(lengths)), first, steps)
         early = self._early.pop((table.layout.index, selection.pin), None)
-        if early is not None and early[0] is PLACED:
-            return True
         if early is not None:
-            place(self._plan(table, plan, selection.lengths), plan, first, early, out, steps)
+            if early[0] is not PLACED:
+                place(early[:-1], self._into(table, lengths, plan, whole, out, early[-1] == m.CUT))
             return True
         with self._gathers:
-            flying: deque[tuple[_Piece, Call]] = deque()
+            flying: deque[tuple[Piece, Call]] = deque()
             try:
-                for items in cut(plan, selection.lengths):
+                for items in cut(plan, lengths):
                     if len(flying) == FLYING:
                         self._take_in(table, selection, plan, flying, out)
-                    before = steps + steps_of(plan, selection.lengths[: items.start]) if plan.packed else 0
-                    piece = _Piece(
-                        self._plan(table, plan, selection.lengths[items]), items, first + items.start, before
-                    )
+                    piece = self._part(table, lengths, whole, items)
                     flying.append((piece, self._ask_for(table, selection, plan, piece, out)))
                 while flying:
                     self._take_in(table, selection, plan, flying, out)
@@ -202,13 +203,49 @@ class TcpSession(RemoteSession):
                             talk.abandon(call, None)
         return True
 
+    def straight(self, table: OpenTable, plan: Plan, out: npt.NDArray[np.uint8]) -> Sequence[memoryview] | None:
+        """Where the rows of a batch go in `out` as they come over a lane."""
+        known = self._runs.get(id(plan))
+        if known is None or known[0] is not plan:
+            if len(self._runs) >= _PLANS:
+                self._runs.clear()
+            whole, lengths = Piece(plan, slice(0, plan.size), 0, 0), np.full(plan.size, plan.length, np.int32)
+            known = self._runs[id(plan)] = plan, runs(self._grains(table, lengths, whole), plan)
+        return places(known[1], out)
+
+    def _part(self, table: OpenTable, lengths: npt.NDArray[np.int32], piece: Piece, items: slice) -> Piece:
+        """Some of the items of a piece; `lengths` are those of all items, int32[B]."""
+        own, begin = lengths[piece.items], piece.items.start
+        before = steps_of(piece.plan, own[: items.start]) if piece.plan.packed else 0
+        return Piece(
+            self._plan(table, piece.plan, own[items]),
+            slice(begin + items.start, begin + items.stop),
+            piece.first + items.start,
+            piece.before + before,
+        )
+
+    def _grains(self, table: OpenTable, lengths: npt.NDArray[np.int32], piece: Piece) -> list[Piece]:
+        return [self._part(table, lengths, piece, items) for items in grains(piece.plan, lengths[piece.items])]
+
+    def _into(
+        self,
+        table: OpenTable,
+        lengths: npt.NDArray[np.int32],
+        plan: Plan,
+        piece: Piece,
+        out: npt.NDArray[np.uint8],
+        grained: bool,
+    ) -> list[memoryview]:
+        """Where the bytes of a piece belong in the batch `out`."""
+        return places(runs(self._grains(table, lengths, piece) if grained else [piece], plan), out)
+
     def _ask_for(
-        self, table: OpenTable, selection: Selection, plan: Plan, piece: _Piece, out: npt.NDArray[np.uint8]
+        self, table: OpenTable, selection: Selection, plan: Plan, piece: Piece, out: npt.NDArray[np.uint8]
     ) -> Call:
         body = m.Collect(table.layout.index, selection.pin, _shape(plan))
         frames = selection.starts[piece.items].tobytes(), selection.lengths[piece.items].tobytes()
-        into = places(piece.plan, plan, piece.first, out, piece.before)
         with self._talking() as talk:
+            into = self._into(table, selection.lengths, plan, piece, out, True) if talk.link.laned else None
             return talk.post(body, frames, into=into)
 
     def _take_in(
@@ -216,7 +253,7 @@ class TcpSession(RemoteSession):
         table: OpenTable,
         selection: Selection,
         plan: Plan,
-        flying: deque[tuple[_Piece, Call]],
+        flying: deque[tuple[Piece, Call]],
         out: npt.NDArray[np.uint8],
     ) -> None:
         """Wait for the piece asked for first, and copy it to its place if it did not go there at once."""
@@ -231,10 +268,11 @@ class TcpSession(RemoteSession):
             raise call.answer.error()
         expect(call, m.Gathered)
         flying.popleft()
-        if call.frames[-1] != m.GOOD:  # the answer to the same question says why, or they are
+        *frames, last = call.frames
+        if last == m.BAD:  # the answer to the same question says why, or they are
             flying.append((piece, self._ask_for(table, selection, plan, piece, out)))
-        elif call.frames[0] is not PLACED:
-            place(piece.plan, plan, piece.first, call.frames[:-1], out, piece.before)
+        elif frames[0] is not PLACED:
+            place(frames, self._into(table, selection.lengths, plan, piece, out, last == m.CUT))
 
     def _plan(self, table: OpenTable, whole: Plan, lengths: npt.NDArray[np.int32]) -> Plan:
         """The plan of a piece of items of these lengths."""
@@ -255,15 +293,6 @@ class TcpSession(RemoteSession):
         """End this party's hold; travels with the next message."""
         self._early.pop((table.layout.index, selection.pin), None)
         super().release(table, selection, delivered)
-
-
-class _Piece(NamedTuple):
-    """Some items of a selection, and where they go: as number `first` of the batch, behind so many steps if packed."""
-
-    plan: Plan
-    items: slice
-    first: int
-    before: int
 
 
 def _shape(plan: Plan) -> m.Shape:
