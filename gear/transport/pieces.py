@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 MOST = 1 << 30
 """Bytes of views of one item at most: a view may show any number of rows."""
 
+LARGEST = 16 << 20
+"""The same of a piece at most: over a lane, where nobody keeps it, a larger one costs less."""
+
 GRAIN, PACKED_GRAIN = 1 << 18, 1 << 20
 """Bytes of a grain at most; of packed items, each of whose grains has a plan of its own, a multiple."""
 
@@ -32,9 +35,14 @@ FRAME = 32 << 20
 """Bytes per buffer of a message at most."""
 
 
-def along(plan: Plan, count: int) -> bool:
-    """Whether the rows of so many items of the batch may come with their selection: twice a piece, as a message."""
-    return count * plan.nbytes <= 2 * PIECE * plan.size
+def most(laned: bool) -> int:
+    """Bytes of a piece that is asked for by itself."""
+    return LARGEST if laned else PIECE
+
+
+def along(plan: Plan, count: int, laned: bool) -> bool:
+    """Whether the rows of so many items of the batch may come with their selection: as a message twice a piece."""
+    return count * plan.nbytes <= (most(True) if laned else 2 * most(False)) * plan.size
 
 
 def grains(plan: Plan, lengths: npt.NDArray[np.int32]) -> list[slice]:
@@ -42,12 +50,12 @@ def grains(plan: Plan, lengths: npt.NDArray[np.int32]) -> list[slice]:
     return cut(plan, lengths, PACKED_GRAIN if plan.packed else GRAIN)
 
 
-def cut(plan: Plan, lengths: npt.NDArray[np.int32], most_bytes: int = 0) -> list[slice]:
-    """The items of each piece of about so many bytes (default `PIECE`), so that all are about equally large.
+def cut(plan: Plan, lengths: npt.NDArray[np.int32], nbytes: int) -> list[slice]:
+    """The items of each piece of about so many bytes, so that all are about equally large.
 
     lengths: int32[N] of the batch's items, or of those that come from one shard.
     """
-    pieces, count = max(1, -(-plan.nbytes // (most_bytes or PIECE))), len(lengths)
+    pieces, count = max(1, -(-plan.nbytes // nbytes)), len(lengths)
     if not plan.packed:
         most = max(1, -(-plan.size // pieces))
         return [slice(begin, min(begin + most, count)) for begin in range(0, count, most)]
@@ -64,7 +72,7 @@ def steps_of(plan: Plan, lengths: npt.NDArray[np.int32]) -> int:
 
 def too_large(plan: Plan) -> bool:
     """Whether a piece is larger than anybody needs to ask for."""
-    return (plan.size > 1 and plan.nbytes > 2 * PIECE + longest(plan)) or (plan.viewed and plan.nbytes > MOST)
+    return (plan.size > 1 and plan.nbytes > LARGEST + longest(plan)) or (plan.viewed and plan.nbytes > MOST)
 
 
 def longest(plan: Plan) -> int:

@@ -24,7 +24,7 @@ from gear.transport import messages as m
 from gear.transport.arriving import PLACED
 from gear.transport.base import NO_SEAM, Seam
 from gear.transport.outbox import Outbox
-from gear.transport.pieces import GRAIN, Piece, along, cut, grains, place, places, runs, split, steps_of
+from gear.transport.pieces import GRAIN, Piece, along, cut, grains, most, place, places, runs, split, steps_of
 from gear.transport.reach import refuses
 from gear.transport.remote import LEAST, deadline_of, expect
 from gear.transport.session import RemoteSession
@@ -136,7 +136,7 @@ class TcpSession(RemoteSession):
 
     def ahead(self, plan: Plan | None, count: int) -> m.Shape | None:
         """How items look whose rows are to come with their selection, in one round trip."""
-        if plan is None or not count or not along(plan, count):
+        if plan is None or not count or not along(plan, count, self._laned):
             return None
         known = self._shapes.get(id(plan))
         if known is None or known[0] is not plan:
@@ -187,7 +187,7 @@ class TcpSession(RemoteSession):
         with self._gathers:
             flying: deque[tuple[Piece, Call]] = deque()
             try:
-                for items in cut(plan, lengths):
+                for items in cut(plan, lengths, most(self._laned)):
                     if len(flying) == FLYING:
                         self._take_in(table, selection, plan, flying, out)
                     piece = self._part(table, lengths, whole, items)
@@ -202,6 +202,10 @@ class TcpSession(RemoteSession):
                         for _, call in flying:
                             talk.abandon(call, None)
         return True
+
+    @property
+    def _laned(self) -> bool:
+        return self._talk is not None and self._talk.link.laned
 
     def straight(self, table: OpenTable, plan: Plan, out: npt.NDArray[np.uint8]) -> Sequence[memoryview] | None:
         """Where the rows of a batch go in `out` as they come over a lane."""
@@ -245,7 +249,7 @@ class TcpSession(RemoteSession):
         body = m.Collect(table.layout.index, selection.pin, _shape(plan))
         frames = selection.starts[piece.items].tobytes(), selection.lengths[piece.items].tobytes()
         with self._talking() as talk:
-            into = self._into(table, selection.lengths, plan, piece, out, True) if talk.link.laned else None
+            into = self._into(table, selection.lengths, plan, piece, out, True) if self._laned else None
             return talk.post(body, frames, into=into)
 
     def _take_in(
