@@ -103,18 +103,17 @@ class Link:
         greeting = lane.GREETING.pack(self._identity, self.attempts, offer.key)
         opened = lane.connect(address, greeting, self.destination)
         if opened is None:
-            self._warn("cannot be reached")
+            self._warn("cannot be reached", offer)
             return False
         self._offered, self._due = offer, time.monotonic() + _GREETING_SECONDS
         self._channel.take(opened)
         self.ring()  # whoever sleeps does not hear it yet
         return True
 
-    def _warn(self, what: str) -> None:
+    def _warn(self, what: str, offer: m.Welcome) -> None:
         if not self._warned:
             self._warned = True
-            offer = self._offered or self.welcome
-            port = f" (TCP port {offer.port})" if offer is not None and self.endpoint.startswith("tcp:") else ""
+            port = f" (TCP port {offer.port})" if self.endpoint.startswith("tcp:") else ""
             logger.warning(
                 "the lane of the shard at %s%s %s: everything goes by ZeroMQ, which is slower; is the port open?",
                 self.endpoint, port, what,
@@ -167,7 +166,8 @@ class Link:
                 self._drop(now)
         elif self._state == _GREETING:
             if self._offered is not None and (self._channel.lane_broken or now >= self._due):
-                self._warn("was refused" if self._channel.lane_broken else f"did not answer in {_GREETING_SECONDS:g} s")
+                what = "was refused" if self._channel.lane_broken else f"did not answer within {_GREETING_SECONDS:g} s"
+                self._warn(what, self._offered)
                 self._without = True  # the shard may have taken it: greet anew, this time without
                 self._drop(now)
             elif self._channel.broken or now >= self._due:
@@ -181,8 +181,8 @@ class Link:
     def welcomed(self, welcome: m.Welcome) -> None:
         """The shard answered the greeting; once more on the lane, if it offers one and that can be had."""
         if self._offered is not None:
-            self.laned, self._offered = True, None
-            self._come_up()
+            self.laned = True
+            self._come_up(self._offered)
             return
         before = self.welcome
         if before is not None and (before.server != welcome.server or not welcome.resumed):
@@ -191,13 +191,13 @@ class Link:
                 "be lost: connect anew"
             )
             return
+        if not self._open_lane(welcome):
+            self._come_up(welcome)
+
+    def _come_up(self, welcome: m.Welcome) -> None:
+        before, self.welcome, self._offered = self.welcome, welcome, None
         self.reconnects += before is not None
         self.restarted = before is not None and before.era != welcome.era
-        self.welcome = welcome
-        if not self._open_lane(welcome):
-            self._come_up()
-
-    def _come_up(self) -> None:
         self._state, self._backoff, self.down_since = _UP, _FIRST_BACKOFF, None
 
     def close(self) -> None:

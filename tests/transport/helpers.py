@@ -78,7 +78,8 @@ class Proxy:
         self._listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
         self._ports = dict(zip(self._listeners, (found.shards[0].port, 0), strict=True))
         self.port, self.lane_port = (one.getsockname()[1] for one in self._listeners)
-        self.laned = True
+        self._paused = threading.Event()
+        self._paused.set()
         self._address_of = lane.address_of
         lane.address_of = self._lane
         self.budget: int | None = None
@@ -95,7 +96,7 @@ class Proxy:
         if endpoint != f"tcp://127.0.0.1:{self.port}":
             return address
         self._ports[self._listeners[1]] = welcome.port
-        return (address[0], self.lane_port) if self.laned else None
+        return address[0], self.lane_port
 
     def session(self, kind: type[RemoteSession] = ShmSession) -> RemoteSession:
         return kind(f"tcp://127.0.0.1:{self.port}", "", self.heartbeat, 5.0)
@@ -110,7 +111,15 @@ class Proxy:
         """Cut once that many more bytes have passed, wherever in a message that is."""
         self.budget = nbytes
 
+    def pause(self) -> None:
+        """Pass nothing on from now on; what comes is kept by the kernel."""
+        self._paused.clear()
+
+    def go_on(self) -> None:
+        self._paused.set()
+
     def close(self) -> None:
+        self.go_on()
         self._wake.send(b"q")
         self._thread.join(5)
         lane.address_of = self._address_of
@@ -125,7 +134,7 @@ class Proxy:
         self._pairs.clear()
 
     def _run(self) -> None:
-        while True:
+        while self._paused.wait():
             ready = select.select([*self._listeners, self._woken, *self._pairs], [], [])[0]
             for one in ready:
                 if one is self._woken:
