@@ -164,23 +164,22 @@ def test_a_shard_that_is_killed_in_mid_batch_tears_nothing(start_server):
     with gear.connect(server.address, path="tcp") as client:
         client.create_table(windows("t"))
         fill(client, "t")
-        size, out, stop, rounds = (10 << 20) // (STEPS * ROW), client.sample(1000, "t"), threading.Event(), [0]
-        pids = [client.info()["pid"]]
+        out = client.sample((10 << 20) // (STEPS * ROW), "t")
+        link, pid = client._session._talk.link, client.info()["pid"]
+        arriving = link._channel.lane
 
         def kill() -> None:
-            before = rounds[0]
-            eventually(lambda: rounds[0] > before + 2, "batches came", 20.0)
-            os.kill(pids[0], signal.SIGKILL)
-            stop.set()
+            eventually(lambda: arriving._arriving is not None, "a batch was on its way", 20.0)
+            os.kill(pid, signal.SIGKILL)
 
         thread = threading.Thread(target=kill)
         thread.start()
-        out = client.sample(size, "t")
-        while not (stop.is_set() and client.info(timeout=20.0)["pid"] != pids[0] and rounds.append(0) is None):
-            check(client.sample(size, "t", timeout=20.0, out=out))
-            rounds[0] += 1
+        while not link.reconnects:
+            check(client.sample(out.plan.size, "t", timeout=20.0, out=out))
         thread.join()
-        check(client.sample(size, "t", timeout=20.0, out=out))
+        assert client.info()["pid"] != pid
+        assert link.laned
+        check(client.sample(out.plan.size, "t", timeout=20.0, out=out))
 
 
 def test_nothing_is_written_to_memory_that_was_given_up():
