@@ -191,11 +191,12 @@ class Flows:
             lanes.append(lane)
         return lanes
 
-    def close(self) -> None:
-        """End the threads."""
+    def close(self) -> list[Lane]:
+        """End the threads; the lanes that they had."""
         if self._poll is not None:
             os.eventfd_write(self._bell, 1)
             for thread in self._threads:
                 thread.join()
             self._poll.close()
             os.close(self._bell)
+        return [lane for lane, _ in self._going.values()]

@@ -227,14 +227,14 @@ class Lanes:
 
     def close(self) -> None:
         """End everything."""
-        for lane in [*self._strangers.values(), *(lane for lane, _ in self._known.values())]:
+        lanes = [*self._strangers.values(), *(lane for lane, _ in self._known.values())]
+        for lane in lanes:
             if lane.lent:
                 lane.hang_up()
-            else:
-                lane.close()
+        for lane in [*lanes, *self._flows.close()]:
+            lane.close()
         for listener in self._listeners:
             listener.close()
-        self._flows.close()
 
 
 def _at_path(path: Path) -> socket.socket:

@@ -10,7 +10,6 @@ length of each part as ``<I``, and the parts. Nothing here waits: what the kerne
 from __future__ import annotations
 
 import contextlib
-import errno
 import socket
 import struct
 from collections import deque
@@ -19,14 +18,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from gear.transport.arriving import NOWHERE, Arriving, Destination
 from gear.transport.channel import BULK
-from gear.transport.discovery import parse_address
 from gear.transport.messages import MAX_FRAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gear.transport.channel import Buffer
-    from gear.transport.messages import Welcome
 
 LANE = "lane"
 """The name of the socket in a shard's directory."""
@@ -289,29 +286,3 @@ def _cut(data: bytes, at: int, sizes: tuple[int, ...]) -> list[Buffer]:
         parts.append(data[at : at + size] if size < BULK else memoryview(data)[at : at + size])
         at += size
     return parts
-
-
-def address_of(endpoint: str, welcome: Welcome) -> str | tuple[str, int] | None:
-    """Where a shard that said welcome at `endpoint` takes lanes: path of a socket, or host and port; None: nowhere."""
-    if endpoint.startswith("ipc:"):
-        return f"{welcome.directory}/{LANE}"
-    return (parse_address(endpoint)[0].strip("[]"), welcome.port) if welcome.port else None
-
-
-def connect(address: str | tuple[str, int], greeting: bytes, destination: Destination = NOWHERE) -> Lane | None:
-    """A lane to there that says the greeting as soon as it can; None if there cannot be one now."""
-    try:
-        if isinstance(address, str):
-            one, target = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), address
-        else:
-            family, kind, _, _, target = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]  # type: ignore[assignment]
-            one = socket.socket(family, kind)
-    except OSError:
-        return None
-    one.setblocking(False)
-    if one.connect_ex(target) not in (0, errno.EINPROGRESS):
-        one.close()
-        return None
-    lane = Lane(one, destination)
-    lane.send_bytes(greeting)
-    return lane

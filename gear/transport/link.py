@@ -13,10 +13,11 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from gear.errors import ConnectionLost, GearError
-from gear.transport import lane
 from gear.transport import messages as m
+from gear.transport import reach
 from gear.transport.arriving import NOWHERE
 from gear.transport.channel import Buffer, Channel
+from gear.transport.lane import GREETING
 from gear.transport.wire import encode
 
 logger = logging.getLogger(__name__)
@@ -96,12 +97,12 @@ class Link:
 
     def _open_lane(self, offer: m.Welcome) -> bool:
         """Begin to open a lane, on which the shard is to say welcome again; False if there is none."""
-        address = lane.address_of(self.endpoint, offer) if self._lanes and offer.key and not self._without else None
+        address = reach.lane_address(self.endpoint, offer) if self._lanes and offer.key and not self._without else None
         self._without = False
         if address is None:
             return False
-        greeting = lane.GREETING.pack(self._identity, self.attempts, offer.key)
-        opened = lane.connect(address, greeting, self.destination)
+        greeting = GREETING.pack(self._identity, self.attempts, offer.key)
+        opened = reach.open_lane(address, greeting, self.destination)
         if opened is None:
             self._warn("cannot be reached", offer)
             return False

@@ -11,6 +11,7 @@ from gear.server import lanes as module
 from gear.server.clients import Client
 from gear.server.lanes import Lanes
 from gear.transport import lane as lanes
+from gear.transport import reach
 from gear.transport.lane import Lane
 
 IDENTITY = bytes(range(16))
@@ -49,7 +50,7 @@ class Shard:
         return len(signalled)
 
     def connect(self) -> Lane:
-        lane = lanes.connect(str(self.path), lanes.GREETING.pack(IDENTITY, 1, KEY))
+        lane = reach.open_lane(str(self.path), lanes.GREETING.pack(IDENTITY, 1, KEY))
         assert lane is not None
         self.turn()
         return lane

@@ -15,7 +15,7 @@ import numpy as np
 
 from gear.schema import Column, Fifo, Steps, Table, Whole
 from gear.storage.fields import BEGIN, END, TERMINATED
-from gear.transport import lane
+from gear.transport import reach
 from gear.transport.base import OpenTable, Session
 from gear.transport.discovery import discover
 from gear.transport.session import RemoteSession
@@ -80,8 +80,8 @@ class Proxy:
         self.port, self.lane_port = (one.getsockname()[1] for one in self._listeners)
         self._paused = threading.Event()
         self._paused.set()
-        self._address_of = lane.address_of
-        lane.address_of = self._lane
+        self._address_of = reach.lane_address
+        reach.lane_address = self._lane
         self.budget: int | None = None
         self.cuts = self.connections = 0
         self._pairs: dict[socket.socket, socket.socket] = {}
@@ -122,7 +122,7 @@ class Proxy:
         self.go_on()
         self._wake.send(b"q")
         self._thread.join(5)
-        lane.address_of = self._address_of
+        reach.lane_address = self._address_of
         for one in (*self._listeners, self._wake, self._woken):
             one.close()
 

@@ -17,8 +17,7 @@ from gear.client.client import Client
 from gear.errors import DeadlineExceeded
 from gear.server.config import ShardOptions
 from gear.server.shard import Shard
-from gear.transport import lane as lanes
-from gear.transport import link
+from gear.transport import link, reach
 from gear.transport import messages as m
 from gear.transport.arriving import PLACED, Arriving
 from gear.transport.base import Wanted
@@ -104,7 +103,7 @@ def test_where_the_lane_cannot_be_had_everything_goes_by_zeromq_and_the_log_says
                 one.close()
 
         threading.Thread(target=answer, daemon=True).start()
-    monkeypatch.setattr(lanes, "address_of", lambda endpoint, welcome: ("127.0.0.1", port))
+    monkeypatch.setattr(reach, "lane_address", lambda endpoint, welcome: ("127.0.0.1", port))
     with caplog.at_level(logging.WARNING):
         session = proxy.session(TcpSession)
         client = Client(session)
@@ -134,8 +133,8 @@ def test_a_shard_that_must_encrypt_offers_no_lane_to_other_hosts(tmp_path):
     assert ports[0] > 0
     assert ports[1] == 0
     welcome = m.Welcome(bytes(16), "/dev/shm/x", False, 0, 0, bytes(16))
-    assert lanes.address_of("tcp://10.0.0.1:7400", welcome) is None
-    assert lanes.address_of("ipc:///dev/shm/x/socket", welcome) == "/dev/shm/x/lane"
+    assert reach.lane_address("tcp://10.0.0.1:7400", welcome) is None
+    assert reach.lane_address("ipc:///dev/shm/x/socket", welcome) == "/dev/shm/x/lane"
 
 
 def test_a_reader_that_takes_nothing_in_holds_up_nobody(server, session, open_session, name):

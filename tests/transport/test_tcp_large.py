@@ -7,7 +7,7 @@ import pytest
 
 import gear
 from gear.server.gatherer import AT_ONCE, COPIED, SHARED
-from gear.transport import lane
+from gear.transport import reach
 from gear.transport import tcp as path
 from gear.transport.message import PIECE
 from gear.views import View
@@ -26,8 +26,8 @@ def table(name) -> gear.Table:
 def clients(server, table, request, monkeypatch):
     """One over each path, with a table whose every row says which it is."""
     if request.param == "ZeroMQ":
-        address_of = lane.address_of
-        monkeypatch.setattr(lane, "address_of", lambda at, to: address_of(at, to) if at.startswith("ipc") else None)
+        address_of = reach.lane_address
+        monkeypatch.setattr(reach, "lane_address", lambda at, to: address_of(at, to) if at.startswith("ipc") else None)
     with gear.connect(server.address, path="tcp") as tcp, gear.connect(server.address, path="shm") as shm:
         tcp.create_table(table)
         for first in range(0, 3000, 60):
