@@ -1,4 +1,4 @@
-"""Requests of clients that map no memory: rows come with their commit entries, and go out in pieces.
+"""Requests of clients that map no memory: rows come with their commit entries, and go out in flows or in pieces.
 
 Whatever such a client says about rows is checked or made here anew: it names columns and items, never places in
 memory. What is kept for one client is bounded, whether or not it plays by the rules.

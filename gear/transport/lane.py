@@ -41,6 +41,16 @@ _JOINED = 1 << 16
 """Bytes up to which a message is copied into one piece: cheaper than telling the kernel of several."""
 
 _BUFFER = 1 << 20
+_TCP = (
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    # What lies between may forget a connection that is idle; heartbeats keep only that of ZeroMQ.
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 40_000),
+)
+"""Options of a lane over TCP, so that one that leads nowhere breaks within a minute."""
+
 _HEAD, _ONE, _TWO = struct.Struct("<QI"), struct.Struct("<QII"), struct.Struct("<QIII")
 
 
@@ -73,7 +83,8 @@ class Lane:
         if connected.family == socket.AF_UNIX:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
         else:  # the kernel finds the best size of its buffers
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for level, option, value in _TCP:
+                connected.setsockopt(level, option, value)
         self.socket, self.descriptor = connected, connected.fileno()
         self.broken = self.lent = self.waits = False
         self.unsent = self.flows = 0
