@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 _GREETING, _UP, _DOWN = range(3)
 _FIRST_BACKOFF, _LONGEST_BACKOFF, _GREETING_SECONDS = 0.01, 0.5, 2.0
+_LANE_SECONDS = 2.0
 
 
 class Link:
@@ -106,7 +107,7 @@ class Link:
         if opened is None:
             self._warn("cannot be reached", offer)
             return False
-        self._offered, self._due = offer, time.monotonic() + _GREETING_SECONDS
+        self._offered, self._due = offer, time.monotonic() + _LANE_SECONDS
         self._channel.take(opened)
         self.ring()  # whoever sleeps does not hear it yet
         return True
@@ -167,7 +168,7 @@ class Link:
                 self._drop(now)
         elif self._state == _GREETING:
             if self._offered is not None and (self._channel.lane_broken or now >= self._due):
-                what = "was refused" if self._channel.lane_broken else f"did not answer within {_GREETING_SECONDS:g} s"
+                what = "was refused" if self._channel.lane_broken else f"did not answer within {_LANE_SECONDS:g} s"
                 self._warn(what, self._offered)
                 self._without = True  # the shard may have taken it: greet anew, this time without
                 self._drop(now)

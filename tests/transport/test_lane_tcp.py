@@ -86,7 +86,7 @@ def test_parts_of_several_shards_come_straight_to_their_places(shards, name):
 def test_where_the_lane_cannot_be_had_everything_goes_by_zeromq_and_the_log_says_so_once(
     proxy, name, monkeypatch, caplog, there
 ):
-    monkeypatch.setattr(link, "_GREETING_SECONDS", 0.5)
+    monkeypatch.setattr(link, "_LANE_SECONDS", 0.3)
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     if there == "nobody":
@@ -114,7 +114,7 @@ def test_where_the_lane_cannot_be_had_everything_goes_by_zeromq_and_the_log_says
         check(client.sample(1500, name, out=client.sample(1500, name)))
         proxy.cut()
         check(client.sample(300, name, timeout=20.0))
-    assert session._talk.link.reconnects == 1
+    assert session._talk.link.reconnects > 0
     said = [record.getMessage() for record in caplog.records if "lane" in record.getMessage()]
     assert len(said) == 1
     assert "everything goes by ZeroMQ, which is slower" in said[0]
