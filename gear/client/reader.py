@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 PIN_SECONDS = 60.0
 """How long a pin lives unless the caller says otherwise."""
 
+STRAIGHT = 1 << 16
+"""Bytes of a batch from which it pays to say where they are to go before they come."""
+
 MOST_PLANS = 256
 MOST_HELD = 4096
 """Pins remembered before those past their deadline are forgotten."""
@@ -123,11 +126,15 @@ class Reader:
         wanted = planned.wanted if share is None else replace(planned.wanted, share=share)
         if out is not None and planned.plan is not None:
             out.reuse(planned.plan)
+        into = None
+        if planned.plan is not None and planned.plan.nbytes > STRAIGHT and self._session.path == "tcp":
+            into = np.empty(planned.plan.nbytes, np.uint8) if out is None else out.buffer
+            wanted = replace(wanted, into=into)
         deadline = until(timeout)
         while True:
             selection = patiently(self._session.select, self.open, wanted, timeout=timeout)
             try:
-                batch = self._gather(selection, planned.views, planned.packed, out, planned.plan)
+                batch = self._gather(selection, planned.views, planned.packed, out, planned.plan, into)
             except BaseException:
                 self._session.release(self.open, selection, False)
                 raise
@@ -306,8 +313,12 @@ class Reader:
         packed: bool,
         out: Batch | None,
         plan: Plan | None = None,
+        into: npt.NDArray[np.uint8] | None = None,
     ) -> Batch | None:
-        """The batch of the selection's rows, None if its pin was taken back; `plan`: of so many items, if known."""
+        """The batch of the selection's rows, None if its pin was taken back.
+
+        plan, into: of so many items, if known, and where rows that came with the selection may have gone.
+        """
         lengths = selection.lengths
         if plan is None or plan.size != len(lengths):
             if packed:
@@ -315,12 +326,13 @@ class Reader:
             else:
                 longest = self._length or max(1, int(lengths.max(initial=1)))
                 plan = self.plan(views, len(lengths), longest)
+            into = None
         if out is None and (memory := self._session.arrived(self.open, selection, plan)) is not None:
             batch = self._new_batch(plan, memory)
             batch.arrived()
             return batch
         if out is None or out.outgrown(plan):
-            batch = self._new_batch(plan, self._buffers.take(plan.nbytes) if packed else None)
+            batch = self._new_batch(plan, self._buffers.take(plan.nbytes) if packed else into)
         else:
             batch = out
             batch.reuse(plan)

@@ -1,4 +1,4 @@
-"""Requests of clients that map no memory: rows come with their commit entries, and go out in pieces.
+"""Requests of clients that map no memory: rows come with their commit entries, and go out in flows or in pieces.
 
 Whatever such a client says about rows is checked or made here anew: it names columns and items, never places in
 memory. What is kept for one client is bounded, whether or not it plays by the rules.
@@ -14,7 +14,9 @@ import numpy as np
 from gear.errors import GearError, ProtocolError
 from gear.plan import Plan, item_length, late_columns, make_plan
 from gear.server.clients import Client
+from gear.server.flows import Flow
 from gear.server.gatherer import COPIED, TRACKED, Gatherer, Job
+from gear.server.grains import Grains
 from gear.server.tables import Hosted
 from gear.storage.arrival import Arrival
 from gear.storage.layout import COMMIT_ENTRY, Layout
@@ -40,15 +42,15 @@ MOST_PIECES = 64
 
 _PLANS = 1024
 
-Rows: TypeAlias = "zmq.Frame | memoryview"
+Rows: TypeAlias = "zmq.Frame | memoryview | bytes"
 """Gathered bytes on their way out; ZeroMQ copies a memoryview and sends a frame from where it is."""
 
 
 class Send(Protocol):
     """Sends an answer, or what is said unasked (request 0).
 
-    `rows` are sent behind `frames` and kept by nobody: a client that asks again gets an answer without them, or,
-    if `kept` is false, is served again.
+    `rows` are sent last, behind `frames` and kept by nobody: a client that asks again gets an answer without them, or,
+    if `kept` is false, is served again. A `Flow` goes by the client's lane.
     """
 
     def __call__(
@@ -57,7 +59,7 @@ class Send(Protocol):
         request: int,
         body: m.Message,
         frames: list[bytes],
-        rows: Sequence[Rows] = (),
+        rows: Sequence[Rows] | Flow = (),
         kept: bool = True,
     ) -> None:
         """Send it."""
@@ -84,7 +86,7 @@ class Bulk:
 
     def __init__(self, send: Send, refuse: Refuse, wake: Callable[[], None]) -> None:
         self._send, self._refuse = send, refuse
-        self._gatherer = Gatherer(wake)
+        self._gatherer, self._grains = Gatherer(wake), Grains()
 
     def finish(self) -> None:
         """Send what has been gathered."""
@@ -131,7 +133,7 @@ class Bulk:
             raise ProtocolError(f"Collect: expected as many starts as lengths, got {len(starts)} and {len(lengths)}")
         plan = self.plan(hosted, body.shape, lengths)
 
-        def then(rows: list[Rows] | GearError) -> None:
+        def then(rows: list[Rows] | Flow | GearError) -> None:
             if isinstance(rows, GearError):
                 self._refuse(client, request, rows, 0)
             else:
@@ -171,7 +173,7 @@ class Bulk:
     ) -> None:
         """Send a selection together with its rows; alone if they cannot be had now: it may ask for them later."""
 
-        def then(rows: list[Rows] | GearError) -> None:
+        def then(rows: list[Rows] | Flow | GearError) -> None:
             self._send(client, request, answer, frames, [] if isinstance(rows, GearError) else rows)
 
         try:
@@ -221,9 +223,11 @@ class Bulk:
         plan: Plan,
         starts: npt.NDArray[np.int64],
         lengths: npt.NDArray[np.int32],
-        then: Callable[[list[Rows] | GearError], None],
+        then: Callable[[list[Rows] | Flow | GearError], None],
     ) -> None:
         """Gather items of a pin that the client holds, and still holds afterwards: else they may be anything.
+
+        If it has a lane they are gathered while they are sent there, unless they are few.
 
         Raises
         ------
@@ -234,12 +238,32 @@ class Bulk:
         pins = hosted.stored.pins
         neighbours = pins.held(row, pin)
         client.sending = [tracker for tracker in client.sending if not tracker.done]
-        if client.gathering + len(client.sending) >= MOST_PIECES:
+        lane = client.lane
+        if client.gathering + len(client.sending) + (lane.flows if lane is not None else 0) >= MOST_PIECES:
             raise ProtocolError(f"{MOST_PIECES} pieces are under way to this client; take them in before asking again")
         names = late_columns(hosted.stored.table, plan.views) if hosted.stored.layout.late else ()
         presence = Presence(hosted.stored.layout, hosted.stored.segment, names, starts) if names else None
         if presence is not None:
             neighbours = presence.near(neighbours)
+        if plan.nbytes <= COPIED:
+            from gear.kernels.collect import collect
+
+            out = np.zeros(plan.nbytes, np.uint8)
+            while True:
+                collect(hosted.stored.segment, plan, starts, lengths, neighbours, out)
+                if presence is None or presence.unchanged:  # else overwritten meanwhile
+                    break
+            then(self._frames(client, out))
+            return
+        if lane is not None and plan.nbytes <= m.MAX_FRAME:
+
+            def good() -> bool:
+                kept = client.rows.get(hosted.index) == row and pins.holds(row, pin)
+                return kept and (presence is None or presence.unchanged)
+
+            grains = self._grains.of(hosted.stored.layout, plan, lengths)
+            then(Flow(hosted.stored.segment, grains, starts, lengths, neighbours, good))
+            return
         client.gathering += 1
 
         def gathered(result: npt.NDArray[np.uint8] | GearError) -> None:
@@ -264,13 +288,14 @@ class Bulk:
 
     def _frames(self, client: Client, rows: npt.NDArray[np.uint8]) -> list[Rows]:
         """Gathered bytes as buffers of a message; how much of it waits for the client is known within `TRACKED`."""
-        client.untracked += len(rows)
-        if len(rows) <= COPIED and client.untracked <= TRACKED:
-            return [rows.data]
+        if len(rows) <= COPIED:
+            client.untracked += 0 if client.lane is not None else len(rows)
+            if client.untracked <= TRACKED:
+                return [rows.data, m.GOOD]
         client.untracked = 0
         frames = self._gatherer.frames(rows)
         client.sending += [frame.tracker for frame in frames]
-        return [*frames]
+        return [*frames, m.GOOD]
 
 
 def items_of(selection: Selection) -> bytes:

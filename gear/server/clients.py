@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import os
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ _EACH = 3
 _OURS = 128
 """Descriptors for everything else."""
 
+KEY_BYTES = 16
 MOST_ANSWERS = 4096
 MOST_ANSWER_BYTES = 1 << 26
 """Bytes of answers that are kept for a client; the oldest beyond that are not found again."""
@@ -58,6 +60,7 @@ class Client:
     told : (table, pin) it was told to let go of, until it does.
     lock : descriptor of its lock file, None unless it proved shared memory.
     lane : where it is spoken to, None unless by its connection.
+    key : what opens a lane for its connection, once.
     cut_off : whether its lane ended: answers that were on it must not be overtaken, so it gets none until it is back.
     forgotten : the number below which all answers were dropped.
     gathering, sending : pieces of batches that are being made, and those that are on their way to it.
@@ -80,6 +83,7 @@ class Client:
     told: set[tuple[int, int]] = field(default_factory=set)
     lock: int | None = None
     lane: Lane | None = None
+    key: bytes = b""
     cut_off: bool = False
     forgotten: int = 0
     gathering: int = 0
@@ -162,14 +166,18 @@ class Clients:
     def __len__(self) -> int:
         return len(self._by_identity)
 
+    def of_lane(self, identity: bytes, attempt: int, key: bytes) -> Client | None:
+        """Whose lane it is that was opened with that greeting, and no other from now on; None for a stranger's."""
+        client = self._by_identity.get(identity)
+        if client is None or client.silent or client.attempt != attempt or not hmac.compare_digest(client.key, key):
+            return None
+        client.key = b""
+        return client
+
     @property
     def silent(self) -> int:
         """How many have no connection."""
         return len(self._silent)
-
-    def named(self, identity: bytes) -> Client | None:
-        """The client of that identity."""
-        return self._by_identity.get(identity)
 
     def find(self, route: bytes) -> Client | None:
         """The client that speaks on that connection."""
@@ -203,6 +211,7 @@ class Clients:
         self._silent.discard(client)
         self.hang_up(client)
         client.attempt, client.patience, client.cut_off = hello.attempt, _FIRST_CHECK, False
+        client.key = secrets.token_bytes(KEY_BYTES)
         if client.kept:
             client.before, client.void = hello.sent, hello.void
         client.route, client.descriptor = route, descriptor

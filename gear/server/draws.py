@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gear.errors import GearError, ProtocolError
-from gear.server.bulk import items_of
 from gear.server.later import deadline_of
 from gear.storage.budget import Budget
 from gear.storage.ranks_asks import Ask, Share, Wanted
@@ -87,17 +86,16 @@ class Draws:
     def _select(self, client: Client, request: int, body: m.Select, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)
         shape, consumer = body.shape, -1
-        if hosted.plain and shape is None and not (body.which or body.steps or body.consumer or body.share):
+        if shape is not None:
+            self._bulk.check(hosted, shape, body.size)
+        if hosted.plain and not (body.which or body.steps or body.consumer or body.share):
             at_once = hosted.queue.select_at_once(row, body.size, body.parties, body.ttl, (body.before, body.after))
             if at_once is not None:
                 answer = m.Selected(at_once.pin, at_once.parties, at_once.smallest, at_once.deadline)
-                answer.near, answer.versioned = len(at_once.neighbours), at_once.versions is not None
-                self._send(client, request, answer, [items_of(at_once)])
+                self._bulk.selected(client, request, hosted, row, shape, at_once, answer)
                 return
         else:
             consumer = hosted.stored.table.consumer(body.consumer)
-        if shape is not None:
-            self._bulk.check(hosted, shape, body.size)
 
         def done(result: Selection | GearError) -> None:
             if isinstance(result, GearError):

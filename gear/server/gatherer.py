@@ -1,4 +1,4 @@
-"""Threads that gather pieces of batches for clients that map no memory, so that a shard's loop never does.
+"""Threads that gather pieces of batches for clients that have no lane, so that a shard's loop never does.
 
 The kernel lets go of the interpreter's lock while it copies. A piece's memory is used again once ZeroMQ has sent it.
 """

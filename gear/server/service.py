@@ -16,6 +16,7 @@ from gear.server.bulk import Bulk, Rows, Send
 from gear.server.catalog import Catalog
 from gear.server.clients import MOST_WAITING, Client, Clients
 from gear.server.draws import Draws
+from gear.server.flows import Flow
 from gear.server.latency import Latencies, clock, count
 from gear.server.later import Later
 from gear.server.lending import Lending
@@ -141,7 +142,7 @@ class Service:
         request: int,
         body: m.Message,
         frames: list[bytes],
-        rows: Sequence[Rows] = (),
+        rows: Sequence[Rows] | Flow = (),
         kept: bool = True,
     ) -> None:
         """Send a message; the answer to a request ends its latency."""

@@ -29,6 +29,7 @@ from gear.server import runtime
 from gear.server.bulk import Rows
 from gear.server.clients import Client, Clients, limits
 from gear.server.config import Ready, ShardOptions
+from gear.server.flows import Flow
 from gear.server.keys import ServerKeys
 from gear.server.lanes import Lanes
 from gear.server.router import Router
@@ -78,7 +79,15 @@ class Shard:
         self.ready = Ready(self._router.port, path, found.tables, found.trajectories, found.nbytes, found.damaged)
         for descriptor in (self._router.descriptor, self._router.monitor_descriptor, self._wake_reader):
             self._poll.register(descriptor, select.EPOLLIN)
-        self._lanes = Lanes(self._directory / LANE, self._clients, self._hear, self._poll)
+        self._lanes = Lanes(
+            self._directory / LANE,
+            None if options.encrypted else options.host,
+            self._clients,
+            self._welcome,
+            self._hear,
+            self._poll,
+            self.wake,
+        )
         self._clients.hang_up = self._lanes.leave
         self._live: set[int] = set()
         self._heard: set[tuple[int, int, int]] = set()
@@ -127,6 +136,7 @@ class Shard:
                     router.used = True
                 elif descriptor == self._wake_reader:
                     os.read(self._wake_reader, 4096)
+                    self._lanes.finish()
                     self._service.finish()
                 else:
                     spoken.append((descriptor, events))
@@ -255,9 +265,13 @@ class Shard:
             self._service.suspend(gone)
         if resumed:
             logger.info("client %s is back", client.identity.hex()[:8])
-        welcome = m.Welcome(self._identity, str(self._directory), resumed, self._era)
-        self._send(client, _PUSH, welcome, [])
+        self._welcome(client, resumed)
         self._service.resume(client)
+
+    def _welcome(self, client: Client, resumed: bool = True) -> None:
+        """Answer the greeting; on the lane once that is there."""
+        port, key = (0, b"") if client.lane is not None else (self._lanes.port, client.key)
+        self._send(client, _PUSH, m.Welcome(self._identity, str(self._directory), resumed, self._era, port, key), [])
 
     # Sending
 
@@ -267,15 +281,21 @@ class Shard:
         request: int,
         body: m.Message,
         frames: list[bytes],
-        rows: Sequence[Rows] = (),
+        rows: Sequence[Rows] | Flow = (),
         kept: bool = True,
     ) -> None:
         parts = [wire.encode(m.Answer(m.PROTOCOL, request, body)), *frames]  # type: ignore[arg-type]
         if request != _PUSH and kept:
             client.remember(request, parts)
-        if rows:
-            if not client.silent:
+        lane = client.lane
+        if isinstance(rows, Flow):
+            if lane is not None:
+                self._lanes.send(client, lane, parts, rows)
+        elif rows and (lane is None or isinstance(rows[0], zmq.Frame)):
+            if not (client.silent or client.cut_off):
                 self._route(client.route, [*parts, *rows])
+        elif rows:
+            self._transmit(client, [*parts, *rows])  # type: ignore[list-item]
         else:
             self._transmit(client, parts)
 
@@ -288,14 +308,14 @@ class Shard:
             answer = m.Answer(m.PROTOCOL, request, m.Failed(type(error).__name__, str(error)))
             self._route(route, [wire.encode(answer)])
 
-    def _transmit(self, client: Client, parts: list[bytes]) -> None:
+    def _transmit(self, client: Client, parts: Sequence[Buffer]) -> None:
         lane = client.lane
         if lane is not None:
             self._lanes.send(client, lane, parts)
         elif not (client.silent or client.cut_off):
             self._route(client.route, parts)
 
-    def _route(self, route: bytes, parts: Sequence[bytes | Rows]) -> None:
+    def _route(self, route: bytes, parts: Sequence[Buffer | Rows]) -> None:
         if not self._router.send(route, parts):  # a resumed client asks again
             self._dropped += 1
 

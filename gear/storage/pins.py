@@ -167,6 +167,11 @@ class Pins:
             raise PinLost(f"pin {number} of table {self._layout.table.name!r} is not held by this client any more")
         return pin.neighbours
 
+    def holds(self, client: int, number: int) -> bool:
+        """Whether the client holds the pin; from any thread."""
+        pin = self._pins.get(number)
+        return pin is not None and client in pin.holders
+
     def release(self, client: int, number: int, delivered: bool) -> None:
         """One party lets go; the last one ends the pin. Who does not hold it is ignored: messages may come twice."""
         pin = self._pins.get(number)

@@ -60,6 +60,7 @@ class Wanted:
     budget : most steps of all items together, and whether an item that is longer comes alone (else DataError).
     consumer : who claims them, where the table has consumers.
     share : they are a rank's part of a draw for all ranks, each of which gets so many.
+    into : uint8[ahead.nbytes] or more, where the rows are gathered to next: those that come along may go there at once.
     """
 
     size: int
@@ -71,6 +72,7 @@ class Wanted:
     budget: tuple[int, bool] | None = None
     consumer: str = ""
     share: Share | None = None
+    into: npt.NDArray[np.uint8] | None = None
 
 
 @dataclass(eq=False)

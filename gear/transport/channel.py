@@ -176,6 +176,16 @@ class Channel:
         except zmq.Again:
             return None
 
+    def forget(self, into: Sequence[memoryview]) -> None:
+        """Have nothing come there any more."""
+        if self.lane is not None:
+            self.lane.forget(into)
+
+    @property
+    def lane_broken(self) -> bool:
+        """Whether there is a lane that is known to be gone."""
+        return self.lane is not None and self.lane.broken
+
     def heed(self) -> None:
         """Have `receive` look for what came by ZeroMQ, whether or not somebody was told that there is something."""
         self._signalled = True
@@ -183,7 +193,7 @@ class Channel:
     @property
     def broken(self) -> bool:
         """Whether the connection is known to be gone."""
-        if not self._broken and (readable(self._monitor) or (self.lane is not None and self.lane.broken)):
+        if not self._broken and (readable(self._monitor) or self.lane_broken):
             self._broken = True
         return self._broken
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,11 +30,12 @@ GRACE = 1.0
 class Call:
     """A request until its answer came. `undo` is called with an answer that nobody waits for any more."""
 
-    __slots__ = ("answer", "done", "frames", "number", "on_answer", "parts", "sent", "undo")
+    __slots__ = ("answer", "done", "frames", "into", "number", "on_answer", "parts", "sent", "undo")
 
     def __init__(self, number: int, parts: list[Buffer], on_answer: Callable[[Call], None] | None) -> None:
         self.number, self.parts, self.on_answer = number, parts, on_answer
         self.undo: Callable[[Call], None] | None = None
+        self.into: Sequence[memoryview] | None = None  # where rows of the answer may go at once
         self.answer: Any = None
         self.frames: list[Buffer] = []
         self.done = self.sent = False
@@ -63,7 +65,7 @@ class Conversation:
 
     Parameters
     ----------
-    endpoint, heartbeat, identity, token, alive, bulk, keys
+    endpoint, heartbeat, identity, token, alive, bulk, lanes, keys
         See `Link`.
     on_push : Recall, Revoke or Lend -> None
         Called with what the shard says unasked.
@@ -78,12 +80,17 @@ class Conversation:
         alive: Callable[[], bool],
         on_push: Callable[[Any], None],
         bulk: bool = False,
+        lanes: bool = False,
         keys: ClientKeys | None = None,
     ) -> None:
         self.lock = threading.Lock()
         self.used = time.monotonic()
         self.releases: list[m.Release] = []
-        self.link = Link(endpoint, heartbeat, identity, token, alive, self.used, bulk, keys)
+        self.link = Link(endpoint, heartbeat, identity, token, alive, self.used, bulk, lanes, keys)
+        weak = weakref.ref(self)  # nothing that is dropped unclosed waits for the collector of cycles
+        self.link.destination = lambda header, nbytes: (
+            None if (me := weak()) is None else me._destination(header, nbytes)
+        )
         self._on_push = on_push
         self._error: GearError | None = None
         self._calls: dict[int, Call] = {}
@@ -97,9 +104,17 @@ class Conversation:
     # Sending
 
     def post(
-        self, body: m.Message, frames: Sequence[Buffer] = (), on_answer: Callable[[Call], None] | None = None
+        self,
+        body: m.Message,
+        frames: Sequence[Buffer] = (),
+        on_answer: Callable[[Call], None] | None = None,
+        into: Sequence[memoryview] | None = None,
     ) -> Call:
-        """Send a request, with the releases gathered so far; its answer comes to `Call.answer`."""
+        """Send a request, with the releases gathered so far; its answer comes to `Call.answer`.
+
+        Rows of the answer may be received straight to `into`, until it has come or was abandoned: their frame is then
+        `PLACED`.
+        """
         self.check()
         self._number = self.link.sent = number = self._number + 1
         calls = self._calls
@@ -108,6 +123,7 @@ class Conversation:
         if self.releases:
             self.releases = []
         call = calls[number] = Call(number, [header, *frames], on_answer)
+        call.into = into
         link = self.link
         if link.up:
             if link.send(call.parts):
@@ -130,6 +146,7 @@ class Conversation:
         deadline: float,
         frames: Sequence[Buffer] = (),
         undo: Callable[[Call], None] | None = None,
+        into: Sequence[memoryview] | None = None,
     ) -> Call:
         """Send a request and wait for its answer.
 
@@ -140,7 +157,7 @@ class Conversation:
         GearError
             What the shard answered, if it refused.
         """
-        return self.answer(self.post(body, frames), type(body).__name__.lower(), deadline, undo)
+        return self.answer(self.post(body, frames, None, into), type(body).__name__.lower(), deadline, undo)
 
     def answer(self, call: Call, what: str, deadline: float, undo: Callable[[Call], None] | None = None) -> Call:
         """Wait for the answer to a request that was sent, as `ask` does."""
@@ -162,6 +179,9 @@ class Conversation:
 
     def abandon(self, call: Call, undo: Callable[[Call], None] | None) -> None:
         """Nobody waits for this answer any more; one that has come or comes later is given to `undo`."""
+        if call.into is not None:
+            self.link.forget(call.into)
+            call.into = None
         if call.done:
             if undo is not None and type(call.answer) is not m.Failed:
                 undo(call)
@@ -280,6 +300,13 @@ class Conversation:
         if call.undo is not None and type(answer) is not m.Failed:
             call.undo(call)
 
+    def _destination(self, header: Buffer, nbytes: int) -> Sequence[memoryview] | None:
+        """Where rows are to go that are on their way in; see `arriving.Destination`."""
+        number = request_number(header)
+        call = self._calls.get(number) if number else None
+        into = None if call is None else call.into
+        return into if into is not None and sum(map(len, into)) == nbytes else None
+
     def _garbled(self, parts: list[Buffer], error: ProtocolError) -> None:
         """An answer that cannot be read fails its request; before the welcome it ends the conversation."""
         number = request_number(parts[0]) if parts else None
@@ -294,6 +321,7 @@ class Conversation:
             self.link.welcomed(body)
             if self.link.lost is not None:
                 self.fail(self.link.lost)
+            if not self.link.up:  # a lane is being opened first
                 return
             if self.link.restarted:
                 self.releases.clear()  # of pins that ended with the shard

@@ -6,6 +6,7 @@ waits, and the owner serialises its calls; only `sleep` runs without the owner's
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import weakref
@@ -13,16 +14,21 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gear.errors import ConnectionLost, GearError
-from gear.transport import lane
 from gear.transport import messages as m
+from gear.transport import reach
+from gear.transport.arriving import NOWHERE
 from gear.transport.channel import Buffer, Channel
+from gear.transport.lane import GREETING
 from gear.transport.wire import encode
 
 if TYPE_CHECKING:
     from gear.transport.keys import ClientKeys
 
+logger = logging.getLogger(__name__)
+
 _GREETING, _UP, _DOWN = range(3)
 _FIRST_BACKOFF, _LONGEST_BACKOFF, _GREETING_SECONDS = 0.01, 0.5, 2.0
+_LANE_SECONDS = 2.0
 
 
 class Link:
@@ -38,6 +44,8 @@ class Link:
         Whether the shard's process still lives, as far as one can know.
     bulk : bool
         Whether bulk may come.
+    lanes : bool
+        Whether to send by a lane, where the shard takes one. Where it cannot be reached, by ZeroMQ.
     keys : ClientKeys, optional
         See `Channel`.
 
@@ -50,6 +58,8 @@ class Link:
     down_since : when it broke; None while it is up or was not yet.
     restarted : whether another process serves the memory since the last welcome.
     sent : number of the last request.
+    laned : whether messages go by a lane: its descriptor signals as long as there is something to receive.
+    destination : see `arriving.Destination`.
     void : entries of unanswered commits that were withdrawn, which a shard that was started anew does not know.
     """
 
@@ -62,9 +72,11 @@ class Link:
         alive: Callable[[], bool],
         now: float,
         bulk: bool = False,
+        lanes: bool = False,
         keys: ClientKeys | None = None,
     ) -> None:
-        self.endpoint, self._bulk, self._keys = endpoint, bulk, keys
+        self.endpoint, self._bulk, self._lanes, self._keys = endpoint, bulk, lanes, keys
+        self.destination = NOWHERE
         self.down_since: float | None = None
         self.restarted = False
         self.sent, self.void = 0, list[m.Void]()
@@ -76,9 +88,9 @@ class Link:
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         weakref.finalize(self, os.close, self._bell).atexit = False
         self._state, self._due, self._backoff = _DOWN, now, _FIRST_BACKOFF
-        self._lane = ""
+        self._offered: m.Welcome | None = None  # while the lane that it offers is being opened
+        self._without, self._warned = False, False
         self.laned = False
-        """Whether messages go by a lane: its descriptor signals as long as there is something to receive."""
         self._greet(now)
 
     @property
@@ -96,14 +108,30 @@ class Link:
         """Whether the welcome is being waited for."""
         return self._state == _GREETING
 
-    def take_lane(self, path: str) -> None:
-        """Send by the lane there from now on, on later connections too; where there is none, as before."""
-        self._lane = path
-        opened = lane.connect(path, self._identity, self.attempts)
-        if opened is not None:
-            self._channel.take(opened)
-            self.laned = True
-            self.ring()  # whoever sleeps does not hear it yet
+    def _open_lane(self, offer: m.Welcome) -> bool:
+        """Begin to open a lane, on which the shard is to say welcome again; False if there is none."""
+        address = reach.lane_address(self.endpoint, offer) if self._lanes and offer.key and not self._without else None
+        self._without = False
+        if address is None or (self.encrypted and not isinstance(address, str)):  # a lane over TCP is in the clear
+            return False
+        greeting = GREETING.pack(self._identity, self.attempts, offer.key)
+        opened = reach.open_lane(address, greeting, self.destination)
+        if opened is None:
+            self._warn("cannot be reached", offer)
+            return False
+        self._offered, self._due = offer, time.monotonic() + _LANE_SECONDS
+        self._channel.take(opened)
+        self.ring()  # whoever sleeps does not hear it yet
+        return True
+
+    def _warn(self, what: str, offer: m.Welcome) -> None:
+        if not self._warned:
+            self._warned = True
+            port = f" (TCP port {offer.port})" if self.endpoint.startswith("tcp:") else ""
+            logger.warning(
+                "the lane of the shard at %s%s %s: everything goes by ZeroMQ, which is slower; is the port open?",
+                self.endpoint, port, what,
+            )  # fmt: skip
 
     def send(self, parts: Sequence[Buffer]) -> bool:
         """Queue a message; only when `up`. Whether something waits for `receive` or a sleeper to send it."""
@@ -113,6 +141,10 @@ class Link:
     def stuck(self) -> bool:
         """Whether something waits to be sent."""
         return self.laned and self._channel.lane is not None and self._channel.lane.unsent > 0
+
+    def forget(self, into: Sequence[memoryview]) -> None:
+        """Have nothing come there any more."""
+        self._channel.forget(into)
 
     def heed(self) -> None:
         """Have `receive` look at everything, whoever was told that something came."""
@@ -147,7 +179,12 @@ class Link:
             if self._channel.broken:
                 self._drop(now)
         elif self._state == _GREETING:
-            if self._channel.broken or now >= self._due:
+            if self._offered is not None and (self._channel.lane_broken or now >= self._due):
+                what = "was refused" if self._channel.lane_broken else f"did not answer within {_LANE_SECONDS:g} s"
+                self._warn(what, self._offered)
+                self._without = True  # the shard may have taken it: greet anew, this time without
+                self._drop(now)
+            elif self._channel.broken or now >= self._due:
                 self._drop(now + self._backoff)
                 self._backoff = min(2 * self._backoff, _LONGEST_BACKOFF)
         elif now >= self._due:
@@ -156,7 +193,11 @@ class Link:
                 self._greet(now)
 
     def welcomed(self, welcome: m.Welcome) -> None:
-        """The shard answered the greeting."""
+        """The shard answered the greeting; once more on the lane, if it offers one and that can be had."""
+        if self._offered is not None:
+            self.laned = True
+            self._come_up(self._offered)
+            return
         before = self.welcome
         if before is not None and (before.server != welcome.server or not welcome.resumed):
             self.lost = ConnectionLost(
@@ -164,12 +205,14 @@ class Link:
                 "be lost: connect anew"
             )
             return
+        if not self._open_lane(welcome):
+            self._come_up(welcome)
+
+    def _come_up(self, welcome: m.Welcome) -> None:
+        before, self.welcome, self._offered = self.welcome, welcome, None
         self.reconnects += before is not None
         self.restarted = before is not None and before.era != welcome.era
-        self.welcome, self._state, self._backoff = welcome, _UP, _FIRST_BACKOFF
-        self.down_since = None
-        if self._lane:
-            self.take_lane(self._lane)
+        self._state, self._backoff, self.down_since = _UP, _FIRST_BACKOFF, None
 
     def close(self) -> None:
         """Drop the connection for good."""
@@ -187,7 +230,7 @@ class Link:
 
     def _drop(self, due: float) -> None:
         self._channel.close()
-        self.laned = False
+        self.laned, self._offered = False, None
         if self._state == _UP:
             self.down_since = time.monotonic()
         self._state, self._due = _DOWN, due

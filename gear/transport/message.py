@@ -18,6 +18,9 @@ PIECE = 4 << 20
 Large enough that what a message costs, about 0.3 ms of processors at both ends, is little beside what its bytes cost.
 """
 
+GOOD, CUT, BAD = b"g", b"c", b"b"
+"""Behind rows: they lie as their plan says, or as the plans of their grains do; or they are not what was asked for."""
+
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Index = Annotated[int, Meta(ge=0, le=255)]

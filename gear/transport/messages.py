@@ -15,6 +15,9 @@ from gear.errors import GearError, by_name
 from gear.page import MOST_LISTED
 from gear.storage.fields import MAX_SETS
 from gear.transport.message import (
+    BAD,
+    CUT,
+    GOOD,
     MAX_ITEMS,
     PIECE,
     Count,
@@ -61,6 +64,9 @@ from gear.transport.messages_served import (
 from gear.transport.messages_shards import Account, Await, Credit, Draw, DropHidden, Lend
 
 __all__ = [
+    "BAD",
+    "CUT",
+    "GOOD",
     "MAX_ITEMS",
     "PIECE",
     "Account",
@@ -107,7 +113,7 @@ __all__ = [
 ]  # fmt: skip
 """What stands in other files and belongs here too; everything below does as well."""
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of the wire, raised with every incompatible change."""
 
 MAX_ENTRIES = 4096
@@ -370,12 +376,16 @@ class Welcome(Message, tag=102):
 
     `era`: how often a shard that served this memory was started before. Another one than at the last greeting means
     that pins, claims and requests of before are gone; what is sent again is done once.
+    `port`: where the shard's host takes lanes from other hosts, 0 for nowhere; `key`: what opens one for this
+    connection, once. On the lane itself, where the shard says welcome again, there is none.
     """
 
     server: Identity
     directory: Text
     resumed: bool
     era: Number = 0
+    port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    key: Annotated[bytes, Meta(max_length=16)] = b""
 
 
 class Done(Message, tag=103):
@@ -419,7 +429,7 @@ class Withdrawn(Message, tag=107):
 class Selected(Message, tag=108):
     """Buffer: ids int64, probabilities float64, starts int64, lengths int32, neighbours int32, one behind the other.
 
-    Behind it the rows that were asked for ahead, as in `Gathered`; none after a break of the connection.
+    Behind it what `Gathered` has of the rows that were asked for ahead; none after a break of the connection.
     """
 
     FRAMES: ClassVar[int] = 1
@@ -477,7 +487,11 @@ class Scanned(Message, tag=142):
 
 
 class Gathered(Message, tag=114):
-    """Rows. Buffers: one after the other what the plan of the items' number and shape lays out."""
+    """Rows. Buffers: one after the other what the plan of the items' number and shape lays out; then `GOOD`.
+
+    `CUT` at the end says that they are the rows of grains, see `pieces`, one behind the other; `BAD`, that they are
+    worth nothing, as the pin ended or late columns changed while they were gathered: ask again.
+    """
 
     BULK: ClassVar[bool] = True
 

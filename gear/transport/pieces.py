@@ -1,12 +1,13 @@
 """Cutting a batch into pieces that travel one by one, and putting them together again.
 
 A piece is some whole items, laid out by a plan of its own: the same views, fewer items. Both ends make that plan
-from the table's layout, so that no plan ever travels.
+from the table's layout, so that no plan ever travels. A piece is asked for by itself. Over a lane it is cut once more,
+into grains: they are gathered into the same small memory, each sent while it is still in a core's cache.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -24,25 +25,37 @@ if TYPE_CHECKING:
 MOST = 1 << 30
 """Bytes of views of one item at most: a view may show any number of rows."""
 
+LARGEST = 16 << 20
+"""The same of a piece at most: over a lane, where nobody keeps it, a larger one costs less."""
+
+GRAIN, PACKED_GRAIN = 1 << 18, 1 << 20
+"""Bytes of a grain at most; of packed items, each of whose grains has a plan of its own, a multiple."""
+
 FRAME = 32 << 20
 """Bytes per buffer of a message at most."""
 
 
-def _pieces(plan: Plan) -> int:
-    return max(1, -(-plan.nbytes // PIECE))
+def most(laned: bool) -> int:
+    """Bytes of a piece that is asked for by itself."""
+    return LARGEST if laned else PIECE
 
 
-def along(plan: Plan, count: int) -> bool:
-    """Whether the rows of so many items of the batch may come with their selection: twice a piece, as a message."""
-    return count * plan.nbytes <= 2 * PIECE * plan.size
+def along(plan: Plan, count: int, laned: bool) -> bool:
+    """Whether the rows of so many items of the batch may come with their selection: as a message twice a piece."""
+    return count * plan.nbytes <= (most(True) if laned else 2 * most(False)) * plan.size
 
 
-def cut(plan: Plan, lengths: npt.NDArray[np.int32]) -> list[slice]:
-    """The items of each piece, so that all pieces of the batch are about equally large.
+def grains(plan: Plan, lengths: npt.NDArray[np.int32]) -> list[slice]:
+    """The items of each grain of a piece."""
+    return cut(plan, lengths, PACKED_GRAIN if plan.packed else GRAIN)
+
+
+def cut(plan: Plan, lengths: npt.NDArray[np.int32], nbytes: int) -> list[slice]:
+    """The items of each piece of about so many bytes, so that all are about equally large.
 
     lengths: int32[N] of the batch's items, or of those that come from one shard.
     """
-    pieces, count = _pieces(plan), len(lengths)
+    pieces, count = max(1, -(-plan.nbytes // nbytes)), len(lengths)
     if not plan.packed:
         most = max(1, -(-plan.size // pieces))
         return [slice(begin, min(begin + most, count)) for begin in range(0, count, most)]
@@ -59,7 +72,7 @@ def steps_of(plan: Plan, lengths: npt.NDArray[np.int32]) -> int:
 
 def too_large(plan: Plan) -> bool:
     """Whether a piece is larger than anybody needs to ask for."""
-    return (plan.size > 1 and plan.nbytes > 2 * PIECE + longest(plan)) or (plan.viewed and plan.nbytes > MOST)
+    return (plan.size > 1 and plan.nbytes > LARGEST + longest(plan)) or (plan.viewed and plan.nbytes > MOST)
 
 
 def longest(plan: Plan) -> int:
@@ -75,33 +88,61 @@ def split(memory: memoryview, unit: int = 1) -> list[memoryview]:
     return [memory[at : at + step] for at in range(0, len(memory), step)]
 
 
-def place(
-    piece: Plan, plan: Plan, first: int, frames: Sequence[Buffer], out: npt.NDArray[np.uint8], before: int = 0
-) -> None:
-    """Copy a piece that begins with item `first` to where its columns lie in the batch `out`, uint8[plan.nbytes].
+class Piece(NamedTuple):
+    """Some items of a selection, and where they go: as number `first` of the batch, behind so many steps if packed."""
 
-    before: steps of the items before it, if they are packed.
+    plan: Plan
+    items: slice
+    first: int
+    before: int
+
+
+def runs(pieces: Sequence[Piece], plan: Plan) -> list[tuple[int, int]]:
+    """Where the bytes of pieces, one behind the other, belong in the batch: begins and ends; (-N, 0): N go nowhere."""
+    found: list[tuple[int, int]] = []
+    for piece in pieces:
+        if piece.plan.size == plan.size:
+            found.append((0, plan.nbytes))
+            continue
+        at = 0
+        for mine, whole in zip(piece.plan.regions, plan.regions, strict=True):
+            if not mine.nbytes:
+                continue
+            if mine.offset > at:
+                found.append((at - mine.offset, 0))
+            packed = plan.packed and whole.timed
+            done = piece.before * whole.nbytes // plan.total if packed else piece.first * whole.nbytes // plan.size
+            found.append((whole.offset + done, whole.offset + done + mine.nbytes))
+            at = mine.offset + mine.nbytes
+        if piece.plan.nbytes > at:
+            found.append((at - piece.plan.nbytes, 0))
+    return found
+
+
+def places(where: Sequence[tuple[int, int]], out: npt.NDArray[np.uint8]) -> list[memoryview]:
+    """That memory of the batch `out`, uint8[plan.nbytes] or more."""
+    memory = out.data
+    return [memory[begin:end] if begin >= 0 else memoryview(bytearray(-begin)) for begin, end in where]
+
+
+def place(frames: Sequence[Buffer], into: Sequence[memoryview]) -> None:
+    """Copy what came to where it belongs.
 
     Raises
     ------
     ProtocolError
         If it is not as large as its plan says.
     """
-    parts = [np.frombuffer(frame, np.uint8) for frame in frames]
-    came = sum(len(part) for part in parts)
-    if came != piece.nbytes:
-        raise ProtocolError(f"expected {piece.nbytes} bytes of {piece.size} items from the server, got {came}")
-    begin = 0
-    for part in parts:
-        end = begin + len(part)
-        if piece.size == plan.size:
-            out[begin:end] = part
-        else:
-            for mine, whole in zip(piece.regions, plan.regions, strict=True):
-                low, high = max(mine.offset, begin), min(mine.offset + mine.nbytes, end)
-                if low < high:
-                    packed = plan.packed and whole.timed
-                    done = before * whole.nbytes // plan.total if packed else first * whole.nbytes // plan.size
-                    start = whole.offset + done + low - mine.offset
-                    out[start : start + high - low] = part[low - begin : high - begin]
-        begin = end
+    came, wanted = sum(map(len, frames)), sum(map(len, into))
+    if came != wanted:
+        raise ProtocolError(f"expected {wanted} bytes of rows from the server, got {came}")
+    at, parts = 0, iter([memoryview(frame) for frame in frames if len(frame)])
+    part = memoryview(b"")
+    for view in into:
+        done = 0
+        while done < len(view):
+            if at == len(part):
+                part, at = next(parts), 0
+            count = min(len(view) - done, len(part) - at)
+            view[done : done + count] = part[at : at + count]
+            done, at = done + count, at + count

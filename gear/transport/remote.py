@@ -111,7 +111,7 @@ class Remote(ABC):
                 return session is None or session._alive()
 
             talk = Conversation(
-                self._endpoint, self._heartbeat, identity, self._token, alive, pushed, self.bulk, self._keys
+                self._endpoint, self._heartbeat, identity, self._token, alive, pushed, self.bulk, True, self._keys
             )
             try:
                 with talk.lock:

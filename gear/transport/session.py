@@ -248,18 +248,21 @@ class RemoteSession(LaterSession, RemoteWeights):
         body.consumer, body.share = wanted.consumer, wanted.share
         if wanted.budget is not None:
             body.steps, body.alone = wanted.budget
+        into = None
+        if shape is not None and wanted.into is not None and wanted.ahead is not None:
+            into = self.straight(table, wanted.ahead, wanted.into)
         deadline = FOREVER
         if timeout is not None:
             body.timeout = max(0.0, timeout)
             deadline = deadline_of(timeout)
         with talk.lock:
-            call = talk.ask(body, deadline, undo=lambda call: self.unwanted(index, call))
+            call = talk.ask(body, deadline, undo=lambda call: self.unwanted(index, call), into=into)
         return self.selected(table, call)
 
     def selected(self, table: OpenTable, call: Call) -> Selection:
         """The selection that is the answer to a request."""
         answer: m.Selected = expect(call, m.Selected)
-        if len(call.frames) > 1:
+        if len(call.frames) > 1 and call.frames[-1] != m.BAD:
             self._came(table.layout.index, answer.pin, call.frames[1:])
         buffer = bytearray(call.frames[0])
         near, each = answer.near, 36 if answer.versioned else 28
@@ -299,8 +302,12 @@ class RemoteSession(LaterSession, RemoteWeights):
         """How items look that are gathered by `plan`, if the rows of so many are to come with their selection."""
         return None
 
+    def straight(self, table: OpenTable, plan: Plan, out: npt.NDArray[np.uint8]) -> Sequence[memoryview] | None:
+        """Where the rows of a batch that comes with its selection go in `out`, if they can go there at once."""
+        return None
+
     def _came(self, index: int, pin: int, rows: list[Buffer]) -> None:
-        """Rows that came with a selection."""
+        """Rows that came with a selection, and how they lie."""
 
     def unwanted(self, index: int, call: Call) -> None:
         """A selection came after its caller had given up."""

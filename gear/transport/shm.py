@@ -19,7 +19,6 @@ from gear.transport import messages as m
 from gear.transport.base import OpenTable
 from gear.transport.conversation import Call, Conversation
 from gear.transport.door import Door, NotShared
-from gear.transport.lane import LANE
 from gear.transport.mapped import Mapped
 from gear.transport.outbox import MOST_ASKED, Outbox
 from gear.transport.remote import deadline_of, expect
@@ -53,8 +52,6 @@ class ShmSession(RemoteSession, Mapped):
             talk.ask(m.Attach(self._door.nonce), deadline)
         except ProtocolError as error:
             raise NotShared(f"the server does not share its memory with this process: {error}") from None
-        if self._endpoint.startswith("ipc:"):
-            talk.link.take_lane(str(self._door.directory / LANE))
 
     def _leave(self) -> None:
         if self._door is not None:

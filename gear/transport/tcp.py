@@ -12,21 +12,20 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from gear.errors import DeadlineExceeded, PinLost
-from gear.plan import make_plan
+from gear.plan import default_views, make_plan
 from gear.storage import memory
-from gear.storage.fields import BEGIN, END, HAS_FINAL
-from gear.storage.layout import COMMIT_ENTRY, Grant, Layout
+from gear.storage.layout import Grant, Layout
 from gear.transport import messages as m
-from gear.transport.base import NO_SEAM, Seam
-from gear.transport.outbox import Outbox
-from gear.transport.pieces import along, cut, place, split, steps_of
+from gear.transport.arriving import PLACED
+from gear.transport.pieces import GRAIN, Piece, along, cut, grains, most, place, places, runs, steps_of
 from gear.transport.reach import refuses
 from gear.transport.remote import LEAST, deadline_of, expect
 from gear.transport.session import RemoteSession
-from gear.transport.stage import Stage
+from gear.transport.staged import StagedOutbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,12 +43,6 @@ FLYING = 3
 
 GATHERS = 8
 """Batches that threads of one client gather at a time."""
-
-MESSAGE = 1 << 20
-"""Bytes of rows after which gathered commits are sent."""
-
-TOGETHER = 1 << 16
-"""Bytes of neighbouring blocks from which they are sent from where they lie."""
 
 REFUSED = 15.0
 """Seconds after a break that nobody may listen at the shard's port, nor answer for it: the server may be restarted."""
@@ -71,6 +64,8 @@ class TcpSession(RemoteSession):
         self._early: dict[tuple[int, int], list[Buffer]] = {}
         self._gathers = threading.BoundedSemaphore(GATHERS)
         self._plans: dict[tuple[int, m.Shape, int], Plan] = {}
+        self._runs: dict[int, tuple[Plan, list[tuple[int, int]]]] = {}
+        self._shapes: dict[int, tuple[Plan, m.Shape]] = {}
 
     def _alive(self) -> bool:
         """One that its server does not list is dead, and one where nobody listens and nobody can be asked for long.
@@ -132,18 +127,25 @@ class TcpSession(RemoteSession):
 
     def ahead(self, plan: Plan | None, count: int) -> m.Shape | None:
         """How items look whose rows are to come with their selection, in one round trip."""
-        if plan is None or not count or not along(plan, count):
+        if plan is None or not count or not along(plan, count, self._laned):
             return None
-        return _shape(plan)
+        known = self._shapes.get(id(plan))
+        if known is None or known[0] is not plan:
+            if len(self._shapes) >= _PLANS:
+                self._shapes.clear()
+            known = self._shapes[id(plan)] = plan, _short(plan)
+        return known[1]
 
     def _came(self, index: int, pin: int, rows: list[Buffer]) -> None:
         self._early[index, pin] = rows
 
     def arrived(self, table: OpenTable, selection: Selection, plan: Plan) -> npt.NDArray[np.uint8] | None:
-        """Rows that came with their selection, in the memory that ZeroMQ received them in."""
+        """Rows that came with their selection, in the memory that they were received in."""
         key = table.layout.index, selection.pin
         early = self._early.get(key)
-        if early is None or len(early) > 1 or not isinstance(early[0], memoryview) or early[0].readonly:
+        if early is None or len(early) != 2 or not isinstance(early[0], memoryview) or early[0].readonly:
+            return None
+        if early[1] == m.CUT and plan.nbytes > GRAIN:
             return None
         if len(early[0]) != plan.nbytes or len(selection) != plan.size:
             return None
@@ -166,53 +168,106 @@ class TcpSession(RemoteSession):
         DeadlineExceeded
             If none comes for `LEAST` seconds.
         """
+        lengths = selection.lengths
+        whole = Piece(self._plan(table, plan, lengths), slice(0, len(lengths)), first, steps)
         early = self._early.pop((table.layout.index, selection.pin), None)
         if early is not None:
-            place(self._plan(table, plan, selection.lengths), plan, first, early, out, steps)
+            if early[0] is not PLACED:
+                place(early[:-1], self._into(table, lengths, plan, whole, out, early[-1] == m.CUT))
             return True
         with self._gathers:
-            flying: deque[tuple[slice, Call]] = deque()
+            flying: deque[tuple[Piece, Call]] = deque()
             try:
-                for items in cut(plan, selection.lengths):
+                for items in cut(plan, lengths, most(self._laned)):
                     if len(flying) == FLYING:
-                        self._take_in(table, selection, plan, flying, out, first, steps)
-                    flying.append((items, self._ask_for(table, selection, plan, items)))
+                        self._take_in(table, selection, plan, flying, out)
+                    piece = self._part(table, lengths, whole, items)
+                    flying.append((piece, self._ask_for(table, selection, plan, piece, out)))
                 while flying:
-                    self._take_in(table, selection, plan, flying, out, first, steps)
+                    self._take_in(table, selection, plan, flying, out)
             except PinLost:
                 return False
+            finally:
+                if flying:  # nothing is to come to `out` any more
+                    with self._talking() as talk:
+                        for _, call in flying:
+                            talk.abandon(call, None)
         return True
 
-    def _ask_for(self, table: OpenTable, selection: Selection, plan: Plan, items: slice) -> Call:
+    @property
+    def _laned(self) -> bool:
+        return self._talk is not None and self._talk.link.laned
+
+    def straight(self, table: OpenTable, plan: Plan, out: npt.NDArray[np.uint8]) -> Sequence[memoryview] | None:
+        """Where the rows of a batch go in `out` as they come over a lane."""
+        known = self._runs.get(id(plan))
+        if known is None or known[0] is not plan:
+            if len(self._runs) >= _PLANS:
+                self._runs.clear()
+            whole, lengths = Piece(plan, slice(0, plan.size), 0, 0), np.full(plan.size, plan.length, np.int32)
+            known = self._runs[id(plan)] = plan, runs(self._grains(table, lengths, whole), plan)
+        return places(known[1], out)
+
+    def _part(self, table: OpenTable, lengths: npt.NDArray[np.int32], piece: Piece, items: slice) -> Piece:
+        """Some of the items of a piece; `lengths` are those of all items, int32[B]."""
+        own, begin = lengths[piece.items], piece.items.start
+        before = steps_of(piece.plan, own[: items.start]) if piece.plan.packed else 0
+        return Piece(
+            self._plan(table, piece.plan, own[items]),
+            slice(begin + items.start, begin + items.stop),
+            piece.first + items.start,
+            piece.before + before,
+        )
+
+    def _grains(self, table: OpenTable, lengths: npt.NDArray[np.int32], piece: Piece) -> list[Piece]:
+        return [self._part(table, lengths, piece, items) for items in grains(piece.plan, lengths[piece.items])]
+
+    def _into(
+        self,
+        table: OpenTable,
+        lengths: npt.NDArray[np.int32],
+        plan: Plan,
+        piece: Piece,
+        out: npt.NDArray[np.uint8],
+        grained: bool,
+    ) -> list[memoryview]:
+        """Where the bytes of a piece belong in the batch `out`."""
+        return places(runs(self._grains(table, lengths, piece) if grained else [piece], plan), out)
+
+    def _ask_for(
+        self, table: OpenTable, selection: Selection, plan: Plan, piece: Piece, out: npt.NDArray[np.uint8]
+    ) -> Call:
         body = m.Collect(table.layout.index, selection.pin, _shape(plan))
+        frames = selection.starts[piece.items].tobytes(), selection.lengths[piece.items].tobytes()
         with self._talking() as talk:
-            return talk.post(body, (selection.starts[items].tobytes(), selection.lengths[items].tobytes()))
+            into = self._into(table, selection.lengths, plan, piece, out, True) if self._laned else None
+            return talk.post(body, frames, into=into)
 
     def _take_in(
         self,
         table: OpenTable,
         selection: Selection,
         plan: Plan,
-        flying: deque[tuple[slice, Call]],
+        flying: deque[tuple[Piece, Call]],
         out: npt.NDArray[np.uint8],
-        first: int,
-        steps: int,
     ) -> None:
-        """Wait for the piece asked for first, and copy it to its place."""
-        items, call = flying.popleft()
+        """Wait for the piece asked for first, and copy it to its place if it did not go there at once."""
+        piece, call = flying[0]
         with self._talking() as talk:
             if not talk.until(lambda: call.done or self.away, deadline_of(LEAST)):
                 raise DeadlineExceeded(f"collect: the server sent no rows for {LEAST:g} s")
             talk.used = time.monotonic()
             if not call.done:
-                talk.abandon(call, None)
                 raise PinLost("the shard is being started again; select again")
         if isinstance(call.answer, m.Failed):
             raise call.answer.error()
         expect(call, m.Gathered)
-        piece = self._plan(table, plan, selection.lengths[items])
-        before = steps + steps_of(plan, selection.lengths[: items.start]) if plan.packed else 0
-        place(piece, plan, first + items.start, call.frames, out, before)
+        flying.popleft()
+        *frames, last = call.frames
+        if last == m.BAD:  # the answer to the same question says why, or they are
+            flying.append((piece, self._ask_for(table, selection, plan, piece, out)))
+        elif frames[0] is not PLACED:
+            place(frames, self._into(table, selection.lengths, plan, piece, out, last == m.CUT))
 
     def _plan(self, table: OpenTable, whole: Plan, lengths: npt.NDArray[np.int32]) -> Plan:
         """The plan of a piece of items of these lengths."""
@@ -239,116 +294,7 @@ def _shape(plan: Plan) -> m.Shape:
     return m.Shape(plan.views, plan.length, plan.packed)
 
 
-class StagedOutbox(Outbox):
-    """An outbox whose entries take their rows along.
-
-    Of a trajectory that grows (`publish="rows"`) the block that its next rows go on in is sent whole each time, and
-    stays in the stage until then.
-    """
-
-    def __init__(self, talk: Conversation, table: OpenTable) -> None:
-        super().__init__(talk, table)
-        self.stage = Stage(table.layout, table.segment)
-        self._steps, self._limit = table.layout.block_steps, max(1, MESSAGE // table.layout.block_bytes)
-        self._open: dict[int, tuple[int, int]] = {}  # by slot: rows submitted, the block of the last one
-        self._tails: dict[int, int] = {}  # by sequence: the block it goes on in, which an earlier entry brought
-        self._left: dict[int, int] = {}  # by sequence: such a block that nothing goes on in
-
-    def room_for(self, blocks: int, slots: int) -> bool:
-        """Whether the stage has that many for a commit."""
-        return self.stage.has(blocks, slots, len(self._open))
-
-    def add(
-        self,
-        slot: int,
-        blocks: Sequence[int],
-        length: int,
-        flags: int,
-        priorities: float | npt.NDArray[np.float64] | None,
-        seam: Seam = NO_SEAM,
-    ) -> int:
-        """Queue an entry whose rows are in the stage."""
-        if flags & (BEGIN | END) == BEGIN | END:
-            self.before = 0
-        else:
-            self._grow(slot, blocks, length, flags)
-        sequence = super().add(slot, blocks, length, flags, priorities, seam)
-        if len(self._blocks) >= self._limit:
-            self.post()
-        return sequence
-
-    def add_many(
-        self, entries: npt.NDArray[np.void], blocks: npt.NDArray[np.int32], priorities: npt.NDArray[np.float64]
-    ) -> int:
-        """Send entries whose rows are in the stage, as many messages as their bytes want."""
-        self.before = 0
-        first, at = self.sequence + 1, 0
-        named, given = (np.cumsum([0, *entries[name].tolist()]) for name in ("blocks", "priorities"))
-        while at < len(entries):
-            stop = max(at + 1, int(np.searchsorted(named, named[at] + self._limit, "right")) - 1)
-            part = slice(named[at], named[stop]), slice(given[at], given[stop])
-            super().add_many(entries[at:stop], blocks[part[0]], priorities[part[1]])
-            at = stop
-        return first
-
-    def _grow(self, slot: int, blocks: Sequence[int], length: int, flags: int) -> None:
-        before, tail = (0, -1) if flags & BEGIN else self._open.get(slot, (0, -1))
-        self.before = before
-        if before % self._steps:
-            tails = self._tails if length or flags & HAS_FINAL else self._left
-            tails[self.sequence + 1] = tail
-        if flags & END:
-            self._open.pop(slot, None)
-        else:
-            self._open[slot] = before + length, blocks[-1] if len(blocks) else tail
-
-    def _send(self, entries: bytes, blocks: bytes, priorities: bytes, want: int, slots: int) -> None:
-        said, images = np.frombuffer(entries, COMMIT_ENTRY), np.frombuffer(blocks, np.int32)
-        done, ended = images, said["slot"]
-        if self._tails or self._left or self._open:
-            images, done, ended = self._images(said, images)
-        values = self.stage.values(said["slot"][said["flags"] & BEGIN != 0])
-        self.talk.post(
-            m.Insert(self.index),
-            (entries, priorities, values, *self._rows(images)),
-            lambda call: self._arrived(call, entries, blocks, done, ended),
-        )
-
-    def _images(self, said: np.ndarray, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Blocks to send, blocks and slots that are done with once they have arrived."""
-        images: list[int] = []
-        done: list[int] = []
-        at = 0
-        for entry in said:
-            count, sequence, flags = int(entry["blocks"]), int(entry["sequence"]), int(entry["flags"])
-            tail = self._tails.pop(sequence, None)
-            sent = ([] if tail is None else [tail]) + blocks[at : at + count].tolist()
-            images += sent
-            before = 0 if flags & BEGIN else int(entry["before"])
-            goes_on = not flags & END and (before + int(entry["length"])) % self._steps
-            done += sent[:-1] if goes_on else sent
-            if sequence in self._left:
-                done.append(self._left.pop(sequence))
-            at += count
-        return np.array(images, np.int32), np.array(done, np.int32), said["slot"][said["flags"] & END != 0]
-
-    def _rows(self, images: npt.NDArray[np.int32]) -> list[Buffer]:
-        """The bytes of blocks: long runs from where they lie, others copied together."""
-        if not len(images):
-            return []
-        memory_of = self.stage.blocks
-        starts = np.flatnonzero(np.diff(images, prepend=images[0] - 2) != 1)
-        ends = np.append(starts[1:], len(images))
-        if images.size * memory_of.shape[1] >= TOGETHER * len(starts):
-            runs = [memory_of[images[a] : images[a] + b - a] for a, b in zip(starts, ends, strict=True)]
-        else:
-            runs = [memory_of[images]]
-        return [part for run in runs for part in split(run.reshape(-1).data, memory_of.shape[1])]
-
-    def _arrived(self, call: Call, entries: bytes, blocks: bytes, done: np.ndarray, ended: np.ndarray) -> None:
-        self.stage.put(done.tolist(), ended.tolist())
-        self._answered(call, entries, blocks, 0)
-
-    def give_back(self, blocks: npt.NDArray[np.int32], slots: npt.NDArray[np.int32]) -> None:
-        """Return numbers to the stage."""
-        self.stage.put(blocks.tolist(), slots.tolist())
+def _short(plan: Plan) -> m.Shape:
+    """The same, without the views if they are what none stand for: to read them takes longer than to draw."""
+    shape = _shape(plan)
+    return msgspec.structs.replace(shape, views=()) if plan.views == default_views(plan.table) else shape

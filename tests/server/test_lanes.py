@@ -13,20 +13,24 @@ from gear.server import lanes as module
 from gear.server.clients import Client
 from gear.server.lanes import Lanes
 from gear.transport import lane as lanes
+from gear.transport import reach
 from gear.transport.lane import Lane
 from tests.transport.helpers import eventually
 
 IDENTITY = bytes(range(16))
 
 
+KEY = bytes(reversed(IDENTITY))
+
+
 class Known:
-    """One client, on its first connection, that has proved shared memory."""
+    """One client, on its first connection."""
 
     def __init__(self) -> None:
-        self.client = Client(IDENTITY, descriptor=1, attempt=1, lock=1)
+        self.client = Client(IDENTITY, descriptor=1, attempt=1)
 
-    def named(self, identity: bytes) -> Client | None:
-        return self.client if identity == IDENTITY else None
+    def of_lane(self, *greeting: object) -> Client | None:
+        return self.client if greeting == (IDENTITY, 1, KEY) else None
 
 
 class Shard:
@@ -34,7 +38,7 @@ class Shard:
 
     def __init__(self, path) -> None:
         self.path, self.heard, self.known, self.poll = path, [], Known(), select.epoll()
-        self.lanes = Lanes(path, self.known, self.hear, self.poll)
+        self.lanes = Lanes(path, None, self.known, lambda client: None, self.hear, self.poll, lambda: None)
 
     def hear(self, client: Client, parts: list) -> None:
         self.heard.append(bytes(parts[0]))
@@ -49,7 +53,7 @@ class Shard:
         return len(signalled)
 
     def connect(self) -> Lane:
-        lane = lanes.connect(str(self.path), IDENTITY, 1)
+        lane = reach.open_lane(str(self.path), lanes.GREETING.pack(IDENTITY, 1, KEY))
         assert lane is not None
         self.turn()
         return lane

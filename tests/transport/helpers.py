@@ -15,6 +15,7 @@ import numpy as np
 
 from gear.schema import Column, Fifo, Steps, Table, Whole
 from gear.storage.fields import BEGIN, END, TERMINATED
+from gear.transport import reach
 from gear.transport.base import OpenTable, Session
 from gear.transport.discovery import discover
 from gear.transport.session import RemoteSession
@@ -69,14 +70,18 @@ def eventually(condition: Callable[[], bool], what: str, timeout: float = 5.0) -
 
 
 class Proxy:
-    """A TCP proxy before a shard whose connections can be cut."""
+    """A TCP proxy before a shard whose connections can be cut, those of lanes too."""
 
     def __init__(self, address: str) -> None:
         found = discover(address, "", 5.0)
         self.heartbeat = found.heartbeat
-        self._target = ("127.0.0.1", found.shards[0].port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
+        self._listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+        self._ports = dict(zip(self._listeners, (found.shards[0].port, 0), strict=True))
+        self.port, self.lane_port = (one.getsockname()[1] for one in self._listeners)
+        self._paused = threading.Event()
+        self._paused.set()
+        self._address_of = reach.lane_address
+        reach.lane_address = self._lane
         self.budget: int | None = None
         self.cuts = self.connections = 0
         self._pairs: dict[socket.socket, socket.socket] = {}
@@ -84,6 +89,14 @@ class Proxy:
         self._command = b""
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
+
+    def _lane(self, endpoint: str, welcome: Any) -> Any:
+        """Where the client that came through here finds its lane."""
+        address = self._address_of(endpoint, welcome)
+        if endpoint != f"tcp://127.0.0.1:{self.port}":
+            return address
+        self._ports[self._listeners[1]] = welcome.port
+        return address[0], self.lane_port
 
     def session(self, kind: type[RemoteSession] = ShmSession) -> RemoteSession:
         return kind(f"tcp://127.0.0.1:{self.port}", "", self.heartbeat, 5.0)
@@ -98,10 +111,19 @@ class Proxy:
         """Cut once that many more bytes have passed, wherever in a message that is."""
         self.budget = nbytes
 
+    def pause(self) -> None:
+        """Pass nothing on from now on; what comes is kept by the kernel."""
+        self._paused.clear()
+
+    def go_on(self) -> None:
+        self._paused.set()
+
     def close(self) -> None:
+        self.go_on()
         self._wake.send(b"q")
         self._thread.join(5)
-        for one in (self._listener, self._wake, self._woken):
+        reach.lane_address = self._address_of
+        for one in (*self._listeners, self._wake, self._woken):
             one.close()
 
     def _drop(self) -> None:
@@ -112,17 +134,17 @@ class Proxy:
         self._pairs.clear()
 
     def _run(self) -> None:
-        while True:
-            ready = select.select([self._listener, self._woken, *self._pairs], [], [])[0]
+        while self._paused.wait():
+            ready = select.select([*self._listeners, self._woken, *self._pairs], [], [])[0]
             for one in ready:
                 if one is self._woken:
                     command = one.recv(1)
                     self._drop()
                     if command == b"q":
                         return
-                elif one is self._listener:
+                elif one in self._listeners:
                     near = one.accept()[0]
-                    far = socket.create_connection(self._target)
+                    far = socket.create_connection(("127.0.0.1", self._ports[one]))
                     self._pairs[near], self._pairs[far] = far, near
                     self.connections += 1
                 elif one in self._pairs:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import random
 import socket
-from pathlib import Path
 
 import pytest
 
 from gear.transport import lane as lanes
 from gear.transport import messages as m
 from gear.transport.base import Wanted
-from gear.transport.discovery import discover
 from gear.transport.lane import GREETING, LANE, Lane
 from gear.transport.negotiation import connect
 from gear.transport.tcp import TcpSession
@@ -100,11 +98,13 @@ def test_an_end_that_is_gone_breaks_the_lane(pair):
     other.send([b"anybody?"])  # no error: whoever owns the lane looks whether it is broken
 
 
-def test_clients_of_this_host_speak_over_a_lane_and_others_do_not(server, session):
+def test_clients_of_this_host_and_of_others_speak_over_a_lane(server, session):
     assert session._talk.link.laned
+    assert session._talk.link._channel.lane.socket.family == socket.AF_UNIX
     far = connect(server.address, timeout=5.0, path="tcp")
     assert isinstance(far, TcpSession)
-    assert not far._talk.link.laned
+    assert far._talk.link.laned
+    assert far._talk.link._channel.lane.socket.family == socket.AF_INET
     far.close()
 
 
@@ -121,13 +121,22 @@ def test_a_client_whose_lane_breaks_goes_on_and_every_insert_happens_once(sessio
     assert len(session.select(opened, Wanted(3), 5.0)) == 3
 
 
-def test_strangers_on_the_socket_are_shown_the_door(server, session, name):
-    directory = Path(discover(server.address, "", 5.0).shards[0].socket).parent
+@pytest.mark.parametrize("family", [socket.AF_UNIX, socket.AF_INET])
+def test_strangers_on_the_socket_are_shown_the_door(server, session, name, family):
+    link = session._talk.link
+    address = f"{link.welcome.directory}/{LANE}" if family == socket.AF_UNIX else ("127.0.0.1", link.welcome.port)
     opened = session.create_table(table(name), 5.0)
-    identity, attempt = session._talk.link._identity, session._talk.link.attempts
-    for greeting in (os.urandom(7), GREETING.pack(os.urandom(16), 1), GREETING.pack(identity, attempt + 1)):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
-            one.connect(str(directory / LANE))
+    identity, attempt, key = link._identity, link.attempts, link.welcome.key
+    for greeting in (
+        os.urandom(7),
+        GREETING.pack(os.urandom(16), 1, key),
+        GREETING.pack(identity, attempt + 1, key),
+        GREETING.pack(identity, attempt, os.urandom(16)),
+        GREETING.pack(identity, attempt, bytes(16)),
+        GREETING.pack(identity, attempt, key),  # it opened the lane that there is, and opens no other
+    ):
+        with socket.socket(family, socket.SOCK_STREAM) as one:
+            one.connect(address)
             one.settimeout(5.0)
             one.sendall(greeting)
             assert one.recv(100) == b""
@@ -152,7 +161,7 @@ def test_requests_behind_a_clients_goodbye_leave_no_pin(open_session, name):
     insert(other, other.open_table(name, 5.0), 1)
     talk, lane, packed = session._talk, session._talk.link._channel.lane, []
     with talk.lock:
-        lane._send = lambda data: packed.append(data) or len(data)
+        lane.push = lambda data: packed.append(data) or len(data)
         talk.post(m.Goodbye())
         talk.post(m.Select(opened.layout.index, 1, 1, 100.0, 5.0))
         lane.socket.send(b"".join(packed))  # so that the shard reads both at once

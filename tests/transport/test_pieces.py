@@ -19,7 +19,6 @@ __all__ = ["embed"]
 @pytest.mark.parametrize("frame", [7, 64, 1 << 20])
 @pytest.mark.parametrize("packed", [False, True])
 def test_pieces_make_the_whole(embed, monkeypatch, piece, frame, packed):
-    monkeypatch.setattr(pieces, "PIECE", piece)
     monkeypatch.setattr(pieces, "FRAME", frame)
     client = embed(item=gear.Whole(), max_length=7) if packed else embed()
     client.insert(rows(20))
@@ -29,7 +28,7 @@ def test_pieces_make_the_whole(embed, monkeypatch, piece, frame, packed):
     expected = client.collect(selection, views, layout="packed" if packed else "padded")
     plan = expected.plan
     out = np.full(plan.nbytes, 77, np.uint8)
-    parts = pieces.cut(plan, selection.lengths)
+    parts = pieces.cut(plan, selection.lengths, piece)
     assert [k for part in parts for k in range(13)[part]] == list(range(13))
     for part in parts:
         starts, lengths = selection.starts[part].copy(), selection.lengths[part].copy()
@@ -37,7 +36,8 @@ def test_pieces_make_the_whole(embed, monkeypatch, piece, frame, packed):
         memory = np.zeros(small.nbytes, np.uint8)
         collect(opened.segment, small, starts, lengths, selection.neighbours, memory)
         before = pieces.steps_of(plan, selection.lengths[: part.start])
-        pieces.place(small, plan, part.start, pieces.split(memory.data), out, before)
+        piece = pieces.Piece(small, part, part.start, before)
+        pieces.place(pieces.split(memory.data), pieces.places(pieces.runs([piece], plan), out))
     for field in plan.regions:
         array = np.ndarray(field.shape, field.dtype, out, field.offset)
         there = np.ndarray(field.shape, field.dtype, expected.buffer, field.offset)
@@ -47,8 +47,8 @@ def test_pieces_make_the_whole(embed, monkeypatch, piece, frame, packed):
 def test_a_piece_of_another_size_is_refused(embed):
     client = embed()
     plan = make_plan(client._session.open_table("t", None).layout, (), 3, 4)
-    with pytest.raises(ProtocolError, match=f"expected {plan.nbytes} bytes of 3 items from the server, got 10"):
-        pieces.place(plan, plan, 0, [bytes(10)], np.empty(plan.nbytes, np.uint8))
+    with pytest.raises(ProtocolError, match=f"expected {plan.nbytes} bytes of rows from the server, got 10"):
+        pieces.place([bytes(10)], [memoryview(bytearray(plan.nbytes))])
 
 
 def test_buffers_hold_whole_units(monkeypatch):

@@ -67,7 +67,7 @@ def same(one: gear.Batch, two: gear.Batch) -> None:
 @pytest.mark.parametrize("writes", ["tcp", "shm"])
 @pytest.mark.parametrize("item", ITEMS, ids=str)
 def test_every_item_has_the_same_bytes_on_both_paths(connected, name, item, writes, monkeypatch):
-    monkeypatch.setattr(pieces, "PIECE", 1000)  # many pieces, some of one item
+    monkeypatch.setattr(pieces, "most", lambda laned: 1000)  # many pieces, some of one item
     over_tcp, over_shm = connected("tcp"), connected("shm")
     over_tcp.create_table(gear.Table(name, COLUMNS, gear.Steps(2000), item=item, mean_length=30, max_length=60))
     rng = np.random.default_rng(5)
@@ -305,7 +305,7 @@ def test_a_client_without_the_shared_memory_uses_tcp(server, monkeypatch):
 def test_threads_of_one_client_gather_at_once(connected, name, monkeypatch):
     from concurrent.futures import ThreadPoolExecutor
 
-    monkeypatch.setattr(pieces, "PIECE", 2000)
+    monkeypatch.setattr(pieces, "most", lambda laned: 2000)
     client = connected("tcp")
     client.create_table(gear.Table(name, COLUMNS, gear.Steps(2000), item=gear.Window(7), mean_length=30))
     rng = np.random.default_rng(2)

@@ -50,7 +50,7 @@ def test_inserts_happen_exactly_once_over_a_connection_that_keeps_breaking(proxy
 
 
 def test_batches_are_whole_over_a_connection_that_keeps_breaking(proxy, session, name, monkeypatch):
-    monkeypatch.setattr(pieces, "PIECE", 4000)
+    monkeypatch.setattr(pieces, "most", lambda laned: 4000)
     broken = proxy.session(TcpSession)
     opened = broken.create_table(table(name, sampler=Prioritized()), 5.0)
     for number in range(50):
@@ -110,9 +110,11 @@ def test_a_client_given_up_meanwhile_is_told(server, name):
 
 CLIENT = """
 import sys
+import numpy as np
 from gear.client.client import Client
 from gear.transport.base import Wanted
 from gear.transport.negotiation import connect
+from gear.transport.pieces import Piece
 session = connect(sys.argv[1], timeout=10.0, path="tcp")
 opened = session.open_table(sys.argv[2], 10.0)
 selection = session.select(opened, Wanted(1), 5.0)
@@ -123,8 +125,9 @@ writer.flush()
 print("holds", flush=True)
 if sys.argv[3] == "collects":
     plan = client._tables.reader(sys.argv[2], None, None).plan((), 1, 1)
+    piece, out = Piece(plan, slice(0, 1), 0, 0), np.zeros(plan.nbytes, np.uint8)
     while True:
-        session._ask_for(opened, selection, plan, slice(0, 1))
+        session._ask_for(opened, selection, plan, piece, out)
 sys.stdin.readline()
 """
 

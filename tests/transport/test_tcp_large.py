@@ -7,6 +7,8 @@ import pytest
 
 import gear
 from gear.server.gatherer import AT_ONCE, COPIED, SHARED
+from gear.transport import reach
+from gear.transport import tcp as path
 from gear.transport.message import PIECE
 from gear.views import View
 
@@ -20,9 +22,12 @@ def table(name) -> gear.Table:
     return gear.Table(name, columns, gear.Steps(4000), item=gear.Window(STEPS), mean_length=2 * STEPS)
 
 
-@pytest.fixture
-def clients(server, table):
+@pytest.fixture(params=["lane", "ZeroMQ"])
+def clients(server, table, request, monkeypatch):
     """One over each path, with a table whose every row says which it is."""
+    if request.param == "ZeroMQ":
+        address_of = reach.lane_address
+        monkeypatch.setattr(reach, "lane_address", lambda at, to: address_of(at, to) if at.startswith("ipc") else None)
     with gear.connect(server.address, path="tcp") as tcp, gear.connect(server.address, path="shm") as shm:
         tcp.create_table(table)
         for first in range(0, 3000, 60):
@@ -45,7 +50,7 @@ def test_batches_of_every_size_are_those_of_shared_memory(clients, table, nbytes
 
 def test_a_new_batch_is_the_memory_that_it_came_in_and_nobody_elses(clients, table, monkeypatch):
     tcp, _ = clients
-    monkeypatch.setattr(type(tcp._session), "gather", None)  # nothing is copied
+    monkeypatch.setattr(path, "place", None)  # nothing is copied
     one, two = tcp.sample(2000, table.name), tcp.sample(2000, table.name)
     one["k"][:] = -1
     assert (np.diff(two["k"], axis=1) == 1).all()

@@ -65,7 +65,7 @@ def by_item(batch: gear.Batch) -> dict[tuple[int, int], list[bytes]]:
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("item", ITEMS, ids=str)
 def test_every_path_gives_the_same_bytes(connected, name, item, packed, monkeypatch):
-    monkeypatch.setattr(pieces, "PIECE", 3000)  # several pieces over tcp
+    monkeypatch.setattr(pieces, "most", lambda laned: 3000)  # several pieces over tcp
     table = gear.Table(name, COLUMNS, gear.Steps(600), item=item, mean_length=20, max_length=7, block_steps=4)
     over_tcp, over_shm = connected("tcp"), connected("shm")
     over_tcp.create_table(table)
