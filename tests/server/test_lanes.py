@@ -125,7 +125,7 @@ def test_a_process_without_descriptors_left_does_not_turn_in_a_circle(shard):
         assert not shard.lanes.busy
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    waiting.sendall(lanes.GREETING.pack(IDENTITY, 1) + lanes._ONE.pack(5, 1, 5) + b"hello")
+    waiting.sendall(lanes.GREETING.pack(IDENTITY, 1, KEY) + lanes._ONE.pack(5, 1, 5) + b"hello")
     eventually(lambda: shard.lanes.busy, "it is tried again")
     shard.lanes.resume()
     shard.turn()

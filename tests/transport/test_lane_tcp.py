@@ -16,6 +16,7 @@ import gear
 from gear.client.client import Client
 from gear.errors import DeadlineExceeded
 from gear.server.config import ShardOptions
+from gear.server.keys import make_keys
 from gear.server.shard import Shard
 from gear.transport import link, reach
 from gear.transport import messages as m
@@ -124,9 +125,10 @@ def test_where_the_lane_cannot_be_had_everything_goes_by_zeromq_and_the_log_says
 
 def test_a_shard_that_must_encrypt_offers_no_lane_to_other_hosts(tmp_path):
     ports = []
-    for encrypted in (False, True):
-        directory = str(tmp_path / str(encrypted))
-        told = ShardOptions("x", "127.0.0.1", 0, 1, directory, 1 << 20, "", "warning", True, 1.0, encrypted=encrypted)
+    make_keys(tmp_path / "keys")
+    for curve_keys in ("", str(tmp_path / "keys")):
+        directory = str(tmp_path / f"shard-{len(ports)}")
+        told = ShardOptions("x", "127.0.0.1", 0, 1, directory, 1 << 20, "", "warning", True, 1.0, curve_keys=curve_keys)
         shard = Shard(told)
         ports.append(shard._lanes.port)
         shard.close()
