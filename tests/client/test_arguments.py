@@ -219,3 +219,9 @@ def test_a_whole_trajectory_is_at_most_as_long_as_the_table_stores_them():
         with pytest.raises(gear.DataError, match=r"lengths\[0\] in \[1, 8\], got 9"):
             client.collect(dataclasses.replace(selection, lengths=selection.lengths + np.int32(1)))
         assert client.collect(selection)["x"].shape == (1, 8)
+
+
+def test_one_table_may_be_embedded_without_a_list():
+    table = gear.Table("alone", [gear.Column("x")], gear.Steps(8))
+    with gear.embedded(table) as client:
+        assert list(client.info()["tables"]) == ["alone"]
