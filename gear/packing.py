@@ -52,5 +52,5 @@ class PackedPlans:
             targets.append(at)
             at += -(-nbytes // ALIGN) * ALIGN
         rows[1:, r.TARGET] = targets
-        by_name = ByName((field.name, field) for field in fields)
+        by_name = ByName({field.name: field for field in fields})
         return one._replace(size=size, total=total, rows=rows, fields=tuple(fields), by_name=by_name, nbytes=at)

@@ -208,7 +208,7 @@ class _Maker:
             lead = self._view(number, view)
             if lead and (view.moved or (isinstance(view, View) and view.shift)):
                 moved.append((number, view, lead, [field.name for field in self.fields[first:]]))
-        by_name = ByName((field.name, field) for field in self.fields)
+        by_name = ByName({field.name: field for field in self.fields})
         if len(by_name) < len(self.fields):
             names = [field.name for field in self.fields]
             twice = sorted({n for n in names if names.count(n) > 1})

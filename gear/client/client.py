@@ -120,7 +120,7 @@ def _at_exit() -> None:
         for writer in list(client._writers):
             if client._session.path != "inproc":
                 writer.tell_loss("was not closed before the end of the program")
-            writer.abandon("the program has ended")
+            writer.told = True  # without its lock, which a thread that waits may hold for ever
 
 
 atexit.register(_at_exit)

@@ -31,6 +31,7 @@ class Writing(ABC):
         self._by_rows = publish == "rows"
         self._lock = threading.Lock()
         self._version: int | None = None
+        self.told = False  # what is lost with it, or that nothing is
 
     @property
     def version(self) -> int | None:
@@ -112,7 +113,7 @@ class Writing(ABC):
     def tell_loss(self, when: str) -> None:
         """Say in the log what is lost with this writer, which nobody ended or closed."""
         steps = self._unsent()
-        if steps:
+        if steps and not self.told:
             logger.warning(
                 "%s %s: %d unended step%s of table %r lost: end its trajectories, close it, or open it in a `with`",
                 type(self).__name__, when, steps, "" if steps == 1 else "s", self._port.name,
