@@ -93,10 +93,11 @@ def _strong(column: Column, value: Any, axis: Axis) -> tuple[np.ndarray, str]:
         return (value.view(torch.int16).numpy().view(np.uint16) if name == "bfloat16" else value.numpy()), name
     if isinstance(value, np.ma.MaskedArray):
         raise _mismatch(column, axis, "a masked array", "fill it, and store the mask as a column of its own")
-    if isinstance(value, (str, bytes)):
-        raise _mismatch(column, axis, f"a {type(value).__name__}", "text is stored as numbers: encode it first")
     if not hasattr(value, "__array__"):
-        raise _mismatch(column, axis, f"a {type(value).__name__}", "give an array, a tensor or a list of numbers")
+        text = ", text encoded as such" if isinstance(value, (str, bytes)) else ""
+        raise _mismatch(
+            column, axis, f"a {type(value).__name__}", f"give an array, a tensor or a list of numbers{text}"
+        )
     array = np.asarray(value)
     name = array.dtype.name
     if not array.dtype.isnative:
