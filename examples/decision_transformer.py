@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import gear
+from examples.output import picture
 from examples.transformer import Transformer, causal
 
 CONTEXT = 10
@@ -180,7 +181,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--episodes", type=int, default=400, help="episodes of data")
     parser.add_argument("--updates", type=int, default=1500)
-    parser.add_argument("--output", type=Path, default=Path("decision_transformer.png"))
+    parser.add_argument("--output", type=picture, default=Path("decision_transformer.png"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     results = []

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 import gear
 from examples.curves import save, smooth
+from examples.output import picture
 
 N, GAMMA = 3, 0.99
 BATCH, LEARN_FROM, LEARN_EVERY = 64, 1000, 2
@@ -134,7 +135,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.dqn_prioritized")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=30_000, help="steps of the environment")
-    parser.add_argument("--output", type=Path, default=Path("dqn_prioritized.png"))
+    parser.add_argument("--output", type=picture, default=Path("dqn_prioritized.png"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     curves = {}

@@ -22,6 +22,7 @@ import torch
 
 import gear
 from examples.curves import save, smooth
+from examples.output import picture
 from examples.sums import ANSWER, END, PROMPT, Model, answer, ask, imitate
 from examples.transformer import causal
 
@@ -157,7 +158,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.grpo_toy")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--updates", type=int, default=300)
-    parser.add_argument("--output", type=Path, default=Path("grpo_toy.png"))
+    parser.add_argument("--output", type=picture, default=Path("grpo_toy.png"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     curves = {}

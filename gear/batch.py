@@ -329,8 +329,7 @@ class Batch(Mapping[str, Any]):
         """
         field = self._plan.masks.get(name)
         if field is None:
-            if name not in self._plan.by_name:
-                raise KeyError(name)
+            self._plan.by_name[name]  # there, or KeyError
             return self.mask
         return self._array(field)
 

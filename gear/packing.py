@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gear.kernels import records as r
-from gear.plan import ALIGN, Field, Plan, item_length, make_plan
+from gear.plan import ALIGN, ByName, Field, Plan, item_length, make_plan
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -52,5 +52,5 @@ class PackedPlans:
             targets.append(at)
             at += -(-nbytes // ALIGN) * ALIGN
         rows[1:, r.TARGET] = targets
-        by_name = {field.name: field for field in fields}
+        by_name = ByName({field.name: field for field in fields})
         return one._replace(size=size, total=total, rows=rows, fields=tuple(fields), by_name=by_name, nbytes=at)

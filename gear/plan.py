@@ -41,6 +41,13 @@ class Field(NamedTuple):
     timed: bool
 
 
+class ByName(dict[str, Field]):
+    """Fields by their names; a name that is none of them is told which there are."""
+
+    def __missing__(self, name: object) -> Field:
+        raise KeyError(f"the batch has no array {name!r}; it has {', '.join(map(repr, self)) or 'none'}")
+
+
 class Plan(NamedTuple):
     """How `size` items of `length` steps are gathered into one buffer.
 
@@ -63,7 +70,7 @@ class Plan(NamedTuple):
     rows: npt.NDArray[np.int64]
     pads: npt.NDArray[np.uint8]
     fields: tuple[Field, ...]
-    by_name: dict[str, Field]
+    by_name: ByName
     masks: dict[str, Field]
     mask_offset: int
     nbytes: int
@@ -201,7 +208,7 @@ class _Maker:
             lead = self._view(number, view)
             if lead and (view.moved or (isinstance(view, View) and view.shift)):
                 moved.append((number, view, lead, [field.name for field in self.fields[first:]]))
-        by_name = {field.name: field for field in self.fields}
+        by_name = ByName({field.name: field for field in self.fields})
         if len(by_name) < len(self.fields):
             names = [field.name for field in self.fields]
             twice = sorted({n for n in names if names.count(n) > 1})

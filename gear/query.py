@@ -23,7 +23,7 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Parameters
     ----------
-    size : int
+    size : int, optional
         Items per batch, at most `MOST_ITEMS`. Default 256; with `max_steps`, as many as fit.
     table : str, optional
         Name of the table; may be left out where there is one table.
@@ -45,7 +45,7 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         What comes of an item that alone is longer than `max_steps`: a DataError, or a batch of its own.
     """
 
-    size: int = -1
+    size: int = None  # type: ignore[assignment]  # not given; a number from __post_init__ on
     table: str = ""
     views: tuple[AnyView, ...] = ()
     require: tuple[str, ...] = ()
@@ -58,8 +58,8 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         force_setattr(self, "max_steps", whole_number("Query", "max_steps", self.max_steps, 0, 2**31 - 1))
         if self.overlong not in ("error", "alone"):
             raise SchemaError(f"Query: overlong must be 'error' or 'alone', got {self.overlong!r}")
-        size = self.size
-        if type(size) is int and size == -1:
+        size: object = self.size
+        if size is None:
             size = min(self.max_steps, MOST_ITEMS) or 256
         if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1:
             raise SchemaError(f"Query: size must be a whole number >= 1, got {size!r}")

@@ -239,6 +239,7 @@ def as_views(columns: object) -> tuple[AnyView, ...]:
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice:
         raise SchemaError(
-            f"views are named twice: {', '.join(twice)}; give each a name of its own, as View(..., name=)"
+            f"views are named twice: {', '.join(twice)}; give each a name of its own, as View(..., name=) or "
+            "n_step(..., name=)"
         )
     return views

@@ -81,8 +81,10 @@ def test_a_batch_that_no_memory_holds_is_refused_with_its_size():
 
 
 def test_a_column_that_is_not_there_is_a_key_error():
-    with pytest.raises(KeyError, match="reward"):
-        batch()["reward"]
+    for ask in (batch().__getitem__, batch().mask_of):
+        with pytest.raises(KeyError, match="the batch has no array 'reward'; it has 'obs', 'obs2/x'"):
+            ask("reward")
+    assert "reward" not in batch()
     assert batch().get("reward") is None
 
 

@@ -30,6 +30,7 @@ def test_a_query_compares_by_value_and_takes_names_for_views():
     ("fields", "message"),
     [
         ({"size": 0}, "size must be a whole number >= 1, got 0"),
+        ({"size": -1}, "size must be a whole number >= 1, got -1"),  # origin: it was "not given"
         ({"size": True}, "size must be a whole number >= 1, got True"),
         ({"size": 2.5}, "size must be a whole number >= 1, got 2.5"),
         ({"size": 2**20 + 1}, "size must be at most 1048576 items, got 1048577; draw several batches"),
@@ -43,6 +44,10 @@ def test_a_query_compares_by_value_and_takes_names_for_views():
 def test_a_bad_query_is_refused_by_field(fields, message):
     with pytest.raises(gear.SchemaError, match=message):
         gear.Query(**fields)
+
+
+def test_a_size_that_is_not_given_is_256_or_as_many_as_fit():
+    assert (gear.Query().size, gear.Query(max_steps=7).size, gear.Query(3, max_steps=7).size) == (256, 7, 3)
 
 
 def test_a_bad_view_is_refused():

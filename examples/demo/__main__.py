@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from examples.demo.training import Run, train
+from examples.output import picture
 
 
 def main() -> None:
@@ -19,7 +20,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1, help="number of seeds, one run after the other")
     parser.add_argument("--updates", type=int, default=25_000, help="gradient steps of a run")
     parser.add_argument("--seconds", type=float, default=120.0, help="a run ends after that many at the latest")
-    parser.add_argument("--output", type=Path, default=Path("demo.png"), help="where the plot goes")
+    parser.add_argument("--output", type=picture, default=Path("demo.png"), help="where the plot goes")
     arguments = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):  # either ends everything in order, also where a shell ignores SIGINT
         signal.signal(number, signal.default_int_handler)

@@ -6,6 +6,7 @@ and loaders stay the parent's.
 
 from __future__ import annotations
 
+import atexit
 import os
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -87,7 +88,8 @@ class Client(Coroutines, Listing):
             writer.abandon("the client has been closed")
         self._session.close()
         if errors:
-            raise errors[0]
+            told = list(dict.fromkeys(map(str, errors)))  # a writer and its table may say the same
+            raise errors[0] if len(told) == 1 else type(errors[0])("; ".join(told))
 
     def __enter__(self) -> Client:
         return self
@@ -112,5 +114,15 @@ def _after_fork() -> None:
         client._forget()
 
 
+def _at_exit() -> None:
+    """What is lost with writers that nobody closed is said; tables of this process end with it, so nothing of them."""
+    for client in list(_clients):
+        for writer in list(client._writers):
+            if client._session.path != "inproc":
+                writer.tell_loss("was not closed before the end of the program")
+            writer.told = True  # without its lock, which a thread that waits may hold for ever
+
+
+atexit.register(_at_exit)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

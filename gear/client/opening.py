@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Literal
 from gear.batch import Batch
 from gear.client.arguments import seconds
 from gear.client.client import Client
+from gear.schema import Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gear.batch import NewBatch
-    from gear.schema import Table
     from gear.transport.keys import KeyPath
 
 
@@ -53,19 +53,19 @@ def connect(
     return Client(open_session(address, token, timeout, path, curve_keys), new_batch, device)
 
 
-def embedded(tables: Sequence[Table] = (), *, device: str | None = None) -> Client:
+def embedded(tables: Table | Sequence[Table] = (), *, device: str | None = None) -> Client:
     """The same client over tables in this process, without a server.
 
     Parameters
     ----------
-    tables : sequence of Table
+    tables : Table or sequence of Table
     device : str, optional
         None for NumPy arrays, ``"cpu"`` or ``"cuda:N"`` for torch tensors there.
     """
     new_batch = _batches(device)
     from gear.transport.inproc import InprocSession
 
-    return Client(InprocSession(tables), new_batch, device)
+    return Client(InprocSession((tables,) if isinstance(tables, Table) else tables), new_batch, device)
 
 
 def _batches(device: str | None) -> NewBatch:

@@ -257,9 +257,9 @@ class Port:
                 return
             part = f"{done} of its {len(sequences)} pieces were committed" if done else "nothing was inserted"
             raise DeadlineExceeded(f"{error}; {part}") from None
-        except ConnectionLost:
+        except ConnectionLost as error:
             if self.shard is None:
-                raise
+                raise ConnectionLost(f"{error}; whether this trajectory was stored is unknown") from None
             raise self.lost_with(1) from None
         except KeyboardInterrupt:  # nobody waits for it any more; a silent server keeps Ctrl-C for a second at most
             with contextlib.suppress(GearError):
@@ -273,6 +273,8 @@ class Port:
         ------
         DeadlineExceeded
             Saying how many commits are still queued; they stay so.
+        ConnectionLost
+            Saying how many commits are lost or unknown.
         """
         with self._lock:
             last = self._last
@@ -284,10 +286,13 @@ class Port:
         except DeadlineExceeded as error:
             queued = self._queued(self.session.committed(self.open), last)
             raise DeadlineExceeded(f"{error}; up to {queued} commits of table {self.name!r} are still queued") from None
-        except ConnectionLost:
-            if self.shard is None:
-                raise
+        except ConnectionLost as error:
             unknown = self._queued(self.session.acknowledged(self.open), last)
+            if self.shard is None:
+                raise ConnectionLost(
+                    f"{error}; {unknown} commit{'s' * (unknown != 1)} of table {self.name!r} sent without an answer "
+                    f"{'are' if unknown != 1 else 'is'} lost or unknown"
+                ) from None
             with self._lock:
                 self._last, self._withdrawn = 0, []  # said once
             if unknown:

@@ -45,6 +45,10 @@ class Sampling(State):
         ----------
         query : int or Query
             Number of items, or what to draw and how it looks.
+        table : str, optional
+            Its name; may be left out where there is one table.
+        timeout : float, optional
+            Seconds to wait for items; default for ever.
         require : str or sequence of str
             Late columns that the items must have, see `Query`: one of the table's `requirements`. Waits for them.
         include_open : bool

@@ -64,7 +64,10 @@ class Tables:
                 raise
             from gear.infer import suggest
 
-            raise TableNotFound(f"{error}\nfor this trajectory: {suggest(name or 'replay', trajectory)}") from None
+            why, create, _ = str(error).partition("create it first: ")  # without a word of columns
+            if not create:
+                raise
+            raise TableNotFound(f"{why}{create}{suggest(name or 'replay', trajectory)}") from None
         with self._lock:
             port = self.ports.get(table.table.name) or self._new_port(table)
             self.ports[port.name] = self.ports[name] = port

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from gear.columns import DTYPES, Column
 from gear.errors import DataError
-from gear.schema import Column
 
 Axis = Literal["", "T", "N"]
 """The leading axis of a value: none (one row), time, or one row per environment or trajectory."""
@@ -50,7 +50,7 @@ def array_of(column: Column, value: Any, axis: Axis = "") -> np.ndarray:
     else:
         array, name = _strong(column, value, axis)
     if name != column.dtype:
-        hint = "cast it" if name.endswith("byte order") else f"cast it or declare {name}"
+        hint = f"cast it or declare {name}" if name in DTYPES else f"cast it to {column.dtype}"
         raise _mismatch(column, axis, f"{name}{list(array.shape)}", hint)
     shape = array.shape
     if (shape[1:] if axis else shape) != column.shape or (axis and not shape):
@@ -94,7 +94,10 @@ def _strong(column: Column, value: Any, axis: Axis) -> tuple[np.ndarray, str]:
     if isinstance(value, np.ma.MaskedArray):
         raise _mismatch(column, axis, "a masked array", "fill it, and store the mask as a column of its own")
     if not hasattr(value, "__array__"):
-        raise _mismatch(column, axis, f"a {type(value).__name__}", "give an array, a tensor or a list of numbers")
+        text = ", text encoded as such" if isinstance(value, (str, bytes)) else ""
+        raise _mismatch(
+            column, axis, f"a {type(value).__name__}", f"give an array, a tensor or a list of numbers{text}"
+        )
     array = np.asarray(value)
     name = array.dtype.name
     if not array.dtype.isnative:

@@ -158,6 +158,11 @@ class VectorWriter(Writing):
         for track in self._tracks:
             track.version = version
 
+    def _unsent(self) -> int:
+        if self._tracks[0].closed:
+            return 0
+        return sum(track.unpublished + self._at - first for track, first in zip(self._tracks, self._first, strict=True))
+
     def _publish(self, timeout: float | None) -> None:
         if self._tracks[0].closed:
             return

@@ -111,6 +111,9 @@ class Writer(Writing):
             last = None if final is None else codec.final(final)
             self._track.end(terminated, last, priority, values, timeout)
 
+    def _unsent(self) -> int:
+        return 0 if self._track.closed else self._track.unpublished
+
     def _publish(self, timeout: float | None) -> None:
         if self._by_rows and not self._track.closed:
             self._track.publish(timeout, wait=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Literal
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from gear.client.spread import Spread
     from gear.transport.base import OpenTable
 
+logger = logging.getLogger(__name__)
+
 
 class Writing(ABC):
     """A way to append rows to one table; see `Writer` and `VectorWriter`."""
@@ -27,6 +31,7 @@ class Writing(ABC):
         self._by_rows = publish == "rows"
         self._lock = threading.Lock()
         self._version: int | None = None
+        self.told = False  # what is lost with it, or that nothing is
 
     @property
     def version(self) -> int | None:
@@ -105,7 +110,24 @@ class Writing(ABC):
         """The table it writes to."""
         return self._port.open
 
-    # The lock is held in all of these.
+    def tell_loss(self, when: str) -> None:
+        """Say in the log what is lost with this writer, which nobody ended or closed."""
+        steps = self._unsent()
+        if steps and not self.told:
+            logger.warning(
+                "%s %s: %d unended step%s of table %r lost: end its trajectories, close it, or open it in a `with`",
+                type(self).__name__, when, steps, "" if steps == 1 else "s", self._port.name,
+            )  # fmt: skip
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # of one that was never made whole
+            self.tell_loss("was left to the garbage collector")
+
+    # The lock is held in all of these, but for the first.
+
+    @abstractmethod
+    def _unsent(self) -> int:
+        """Steps that were appended and not submitted, 0 once further use is refused."""
 
     @abstractmethod
     def _publish(self, timeout: float | None) -> None:

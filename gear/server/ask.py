@@ -8,7 +8,8 @@ from typing import Any
 
 from gear.server.figures import declared
 from gear.toml import to_toml
-from gear.transport.discovery import discover, parse_address
+from gear.transport.discovery import parse_address
+from gear.transport.finding import find
 
 
 def add_info_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +41,7 @@ def _lines(figures: dict[str, Any], indent: str = "") -> list[str]:
 
 def tables(options: argparse.Namespace, token: str) -> str:
     """The tables of a server as TOML that `gear-server --tables` takes."""
-    found = discover(options.address, token, options.timeout, options.keys)
+    found = find(options.address, token, options.timeout, options.keys)
     there = declared(found.shards, parse_address(options.address)[0], token, options.timeout, options.keys)
     head = f"# {len(there)} table{'s' * (len(there) != 1)} of server {found.name} at {options.address}\n"
     return (head + "\n" + to_toml(there) if there else head).rstrip("\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -56,25 +57,44 @@ def _server_parser() -> argparse.ArgumentParser:
     add(
         "--devices",
         default="cpu",
-        help="what holds the tables: 'cpu', or 'cpu:N' for N shards (GPU numbers come in a later release)",
+        help="what holds the tables: 'cpu' (default), or 'cpu:N' for N shards (GPU numbers come in a later release)",
     )
-    add("--host", default="127.0.0.1", help="address to listen on; a token and keys are required unless it is loopback")
-    add("--port", type=_checked(_port), default=DEFAULT_PORT, help="public port, 0 for any free one")
+    add(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on (default 127.0.0.1); a token and keys are required unless it is loopback",
+    )
+    add(
+        "--port",
+        type=_checked(_port),
+        default=DEFAULT_PORT,
+        help=f"public port, 0 for any free one (default {DEFAULT_PORT})",
+    )
     add("--name", type=_checked(check_name), default=None, help="name of the server on this host (default gear-PORT)")
-    add("--memory", type=_checked(parse_size), default=None, help="most that all tables may take, such as 8GiB")
+    add(
+        "--memory",
+        type=_checked(parse_size),
+        default=None,
+        help="most that all tables may take, such as 8GiB (default 80%% of /dev/shm)",
+    )
     add("--tables", default=None, metavar="FILE", help="TOML file of tables to create, see docs/tables.md")
     add(
         "--metrics-port", type=_checked(_port), default=None, help="serve Prometheus metrics there, 0 for any free port"
     )
     add("--token-file", default=None, help="file with the token that clients must give, of mode 0600")
     add("--curve-keys", default=None, metavar="DIR", help="encrypt with the keys in DIR, made by `gear keys new DIR`")
-    add("--log-level", choices=_LEVELS, default="info")
+    add("--log-level", choices=_LEVELS, default="info", help="least that is logged (default info)")
     add(
         "--discard",
         action="store_true",
         help="remove tables kept by an earlier server instead of taking them up, and our own at the end",
     )
-    add("--client-timeout", type=_checked(_seconds), default=10.0, help="seconds until a silent client is lost")
+    add(
+        "--client-timeout",
+        type=_checked(_seconds),
+        default=10.0,
+        help="seconds until a silent client is lost (default 10)",
+    )
     add(
         "--max-restarts", type=int, default=5, metavar="N",
         help="how often in a minute a shard that died is started again (default 5, 0: never)",
@@ -86,6 +106,7 @@ def _server_parser() -> argparse.ArgumentParser:
 def server_main(arguments: Sequence[str] | None = None) -> int:
     """`gear-server`. Exit codes: 0 stopped by a signal, 1 could not start or lost a shard, 2 wrong options."""
     from gear.server import config
+    from gear.server.budget import check_memory
     from gear.server.declared import read_tables
     from gear.server.supervisor import Supervisor
 
@@ -95,7 +116,7 @@ def server_main(arguments: Sequence[str] | None = None) -> int:
     )
     try:
         host, devices = config.resolve(parsed.host), config.check_devices(parsed.devices)
-        memory = config.default_memory() if parsed.memory is None else parsed.memory
+        memory = config.default_memory() if parsed.memory is None else check_memory(parsed.memory)
         options = config.Options(
             name=parsed.name or "",
             host=host,
@@ -143,7 +164,9 @@ def _parser() -> argparse.ArgumentParser:
             metavar="DIR",
             help="directory of the client's keys (default: GEAR_CURVE_KEYS)",
         )
-        command.add_argument("--timeout", type=_checked(_seconds), default=10.0, help="seconds to wait for an answer")
+        command.add_argument(
+            "--timeout", type=_checked(_seconds), default=10.0, help="seconds to wait for an answer (default 10)"
+        )
         if add is not None:
             add(command)
         command.set_defaults(run=run)
@@ -153,10 +176,18 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """`gear`: ask a running server."""
+    parsed = _parser().parse_args(arguments)
+    try:
+        return _answer(parsed)
+    except BrokenPipeError:  # `gear info ... | head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left in the buffer goes nowhere
+        return 128 + signal.SIGPIPE
+
+
+def _answer(parsed: argparse.Namespace) -> int:
     from gear.server.config import token_of
     from gear.transport.keys import client_keys
 
-    parsed = _parser().parse_args(arguments)
     try:
         if parsed.command == "keys":
             _print(parsed.run(parsed))
@@ -164,6 +195,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parsed.keys = client_keys(parsed.curve_keys)
         token = os.environ.get("GEAR_TOKEN", "") if parsed.token_file is None else token_of(parsed.token_file)
         outcome = parsed.run(parsed, token)
+    except BrokenPipeError:
+        raise
     except (GearError, OSError) as error:
         _print(f"gear: error: {error}", sys.stderr)
         return 1

@@ -20,9 +20,9 @@ from gear.server.runtime import SOCKET
 from gear.transport.messages import Shard
 
 
-def launch() -> subprocess.Popen[bytes]:
+def launch(log_level: str) -> subprocess.Popen[bytes]:
     """A process that will be a shard once it is told of what; it ends when its standard input does."""
-    command = [sys.executable, "-m", "gear.server.shard"]
+    command = [sys.executable, "-m", "gear.server.shard", log_level]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
@@ -52,7 +52,7 @@ class ShardProcess:
         self.ready: Ready | None = None
         self._said = b""
         self._watched = -1
-        self._process = launch() if process is None else process
+        self._process = launch(told.log_level) if process is None else process
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self.stdout: int = self._process.stdout.fileno()

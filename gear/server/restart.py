@@ -137,7 +137,7 @@ class Shards:
             return MINUTE
         left = self._spare_at - time.monotonic()
         if left <= 0 and (self._spare is None or self._spare.poll() is not None):
-            self._spare = launch()
+            self._spare = launch(self._options.log_level)
         return left if left > 0 else MINUTE
 
     def _take_spare(self) -> subprocess.Popen[bytes] | None:

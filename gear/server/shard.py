@@ -246,7 +246,7 @@ class Shard:
     def _hello(self, route: zmq.Frame, hello: m.Hello) -> None:
         sender = route.bytes
         if not hmac.compare_digest(hello.token.encode(), self._options.token.encode()):
-            self._refuse(sender, 0, wire.wrong_token(hello.token))
+            self._refuse(sender, 0, wire.wrong_token(hello.token, self._options.token))
             return
         self._hear_connections()
         descriptor = int(route.get(zmq.SRCFD))  # type: ignore[arg-type]
@@ -364,14 +364,15 @@ def _end(shard: Shard) -> None:
 def main() -> int:
     """Serve as the supervisor says."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the supervisor too, which ends its shards
+    log = "%(asctime)s shard{} %(levelname)s %(name)s: %(message)s"
+    level = max(logging.INFO, logging.getLevelName(sys.argv[1].upper()))  # Numba says everything at a lower one
+    logging.basicConfig(level=level, format=log.format(""))
     warm()  # before there is anything to do: a spare one is ready at once
     line = sys.stdin.buffer.readline()
     if not line:  # it was never needed
         return 0
     options = msgspec.json.decode(line, type=ShardOptions)
-    logging.basicConfig(
-        level=options.log_level.upper(), format=f"%(asctime)s shard {options.index} %(levelname)s %(name)s: %(message)s"
-    )
+    logging.basicConfig(level=options.log_level.upper(), format=log.format(f" {options.index}"), force=True)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else max(soft, 65536), hard))
     try:

@@ -140,9 +140,9 @@ class Supervisor:
                 return int(router.bind_to_random_port(f"tcp://{host}"))
             router.bind(f"tcp://{host}:{port}")
         except zmq.ZMQError as error:
+            why = error.strerror.lower().partition(" (")[0]  # pyzmq adds the address
             raise ServerConflict(
-                f"cannot listen on {host}:{port}: {error.strerror.lower()}; another server may run there: stop it or "
-                "choose another --port"
+                f"cannot listen on {host}:{port}: {why}; another server may run there: stop it or choose another --port"
             ) from None
         return port
 
@@ -225,7 +225,7 @@ class Supervisor:
         if not isinstance(body, m.Discover):
             raise ProtocolError(f"{type(body).__name__} is for a shard; ask Discover here")
         if not hmac.compare_digest(body.token.encode(), self._options.token.encode()):
-            raise wire.wrong_token(body.token)
+            raise wire.wrong_token(body.token, self._options.token)
         shards = self._living()
         if not shards:
             raise ConnectionLost("every shard of the server is gone; start it again")

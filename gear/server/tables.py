@@ -186,7 +186,8 @@ class Tables:
             there = known = None
         if known is not None and known != table:
             raise TableMismatch(
-                f"table {table.name!r} exists and differs: {'; '.join(known.differences(table))}; use another name or "
+                f"table {table.name!r} exists and differs (as it is there against what was asked for): "
+                f"{'; '.join(known.differences(table))}; use another name or "
                 "the same declaration"
             )
         if there is not None:

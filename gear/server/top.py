@@ -21,7 +21,8 @@ from gear.errors import ConnectionLost, GearError, SchemaError
 from gear.server.figures import Figures, fill, measure, total
 from gear.server.latency import quantile
 from gear.server.units import count, duration, nbytes, percent, seconds
-from gear.transport.discovery import discover, parse_address
+from gear.transport.discovery import parse_address
+from gear.transport.finding import find
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -71,7 +72,7 @@ def look(address: str, token: str, timeout: float, keys: ClientKeys | None = Non
     ------
     ConnectionLost, AuthenticationError, ProtocolError
     """
-    found = discover(address, token, timeout, keys)
+    found = find(address, token, timeout, keys)
     shards = measure(found.shards, parse_address(address)[0], token, timeout, keys)
     return Measurement(time.monotonic(), found.name, found.count, shards)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import subprocess
 import sys
@@ -26,6 +27,8 @@ from gear.storage.table import StoredTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+logger = logging.getLogger(__name__)
 
 TABLE = Table(
     "warm",
@@ -123,7 +126,10 @@ def _grow(stored: StoredTable, client: int) -> None:
 @contextlib.contextmanager
 def _second_compiler() -> Iterator[None]:
     """At a first start, another process compiles what draws while this one compiles what commits and the views."""
-    if (COMMIT.is_cached() and DRAW.is_cached()) or not works() or (os.cpu_count() or 1) < 2:
+    cached = COMMIT.is_cached() and DRAW.is_cached()
+    if not cached:
+        logger.info("compiling the kernels, once for this version and machine: a minute or more")
+    if cached or not works() or (os.cpu_count() or 1) < 2:
         yield
         return
     process = subprocess.Popen([sys.executable, "-m", __name__], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)

@@ -39,6 +39,33 @@ def _number(path: Path) -> int | None:
         return None
 
 
+def memory_there() -> tuple[int, str]:
+    """Bytes that shared segments could take if nothing else took any, and the name of the limit that says so."""
+    stat = os.statvfs(SHARED)
+    most, what = stat.f_blocks * stat.f_frsize, f"the size of the shared-memory filesystem {SHARED}"
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if machine < most:
+        most, what = machine, "the memory of the machine"
+    group = _control_group()
+    for folder in (group, *group.parents):
+        limit = _number(folder / "memory.max")
+        if limit is not None and limit < most:
+            most, what = limit, f"the memory limit of the control group ({folder / 'memory.max'})"
+        if folder == _CGROUP:
+            break
+    return most, what
+
+
+def _control_group() -> Path:
+    try:
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            if line.startswith("0::"):
+                return _CGROUP / line[3:].strip().lstrip("/")
+    except OSError:
+        pass
+    return _CGROUP
+
+
 def memory_left() -> tuple[int, str]:
     """Bytes this process may still take, and the name of the limit that says so."""
     left, what = 2**63, "no limit"
@@ -48,13 +75,7 @@ def memory_left() -> tuple[int, str]:
                 left, what = int(line.split()[1]) * 1024, "available memory of the machine"
     except OSError:
         pass
-    group = _CGROUP
-    try:
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            if line.startswith("0::"):
-                group = _CGROUP / line[3:].strip().lstrip("/")
-    except OSError:
-        pass
+    group = _control_group()
     for folder in (group, *group.parents):
         limit, used = _number(folder / "memory.max"), _number(folder / "memory.current")
         if limit is not None and used is not None and limit - used < left:

@@ -402,9 +402,15 @@ class Session(Service, Protocol):
 def table_not_found(name: str | None, known: Sequence[str] | dict[str, Any]) -> TableNotFound:
     """The error for a table that is not there or not named."""
     there = ", ".join(known) or "none"
-    if name is None:
-        return TableNotFound(f"several tables or none exist ({there}): say which, table='name'")
+    if name is None and known:
+        return TableNotFound(f"there are several tables ({there}): say which, as in table={next(iter(known))!r}")
+    import difflib
+
+    near = difflib.get_close_matches(name or "", known, 1)
+    meant = f"; did you mean {near[0]!r}? Else" if near else ";"
+    missing = "no table exists" if name is None else f"table {name!r} does not exist (there: {there})"
+    name = name or "replay"
     return TableNotFound(
-        f"table {name!r} does not exist (there: {there}); create it first: "
+        f"{missing}{meant} create it first: "
         f"client.create_table(gear.table_like({name!r}, trajectory, capacity=gear.Steps(1_000_000)))"
     )

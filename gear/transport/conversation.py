@@ -18,6 +18,7 @@ from gear.errors import Closed, ConnectionLost, DeadlineExceeded, GearError, Pro
 from gear.transport import messages as m
 from gear.transport.channel import Buffer
 from gear.transport.link import Link
+from gear.transport.verbs import verb
 from gear.transport.wire import decode_answer, encode, request_number
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ class Conversation:
         if not answered:
             self.abandon(call, undo)
             state = "" if self.link.up else "; the connection is broken and is being made anew"
-            raise DeadlineExceeded(f"{what}: no answer of the server in time{state}")
+            raise DeadlineExceeded(f"{verb(what)}: no answer of the server in time{state}")
         if type(call.answer) is m.Failed:
             raise call.answer.error()
         return call

@@ -71,7 +71,7 @@ class InprocSession(CommitsLocally, LaterLocally, Mapped, InprocWeights):
                 self._by_open[id(local.open)] = local
             elif local.stored.table != table:
                 raise TableMismatch(
-                    f"table {table.name!r} exists and differs: "
+                    f"table {table.name!r} exists and differs (as it is there against what was asked for): "
                     + "; ".join(local.stored.table.differences(table))
                     + "; use another name or the same declaration"
                 )

@@ -51,6 +51,7 @@ class Link:
 
     Attributes
     ----------
+    server : its address as the user gave it, for errors.
     welcome : what the shard answered to the first greeting.
     attempts : how often a connection was tried.
     reconnects : how often the link was made anew.
@@ -75,7 +76,7 @@ class Link:
         lanes: bool = False,
         keys: ClientKeys | None = None,
     ) -> None:
-        self.endpoint, self._bulk, self._lanes, self._keys = endpoint, bulk, lanes, keys
+        self.endpoint, self.server, self._bulk, self._lanes, self._keys = endpoint, endpoint, bulk, lanes, keys
         self.destination = NOWHERE
         self.down_since: float | None = None
         self.restarted = False
@@ -238,4 +239,6 @@ class Link:
 
     def _give_up_if_gone(self) -> None:
         if self.lost is None and not self._alive():
-            self.lost = ConnectionLost(f"the server behind {self.endpoint} is gone; start it again and connect anew")
+            silent = 0.0 if self.down_since is None else time.monotonic() - self.down_since
+            since = f" (waited {silent:.0f} s for it)" if silent >= 1 else ""
+            self.lost = ConnectionLost(f"the server at {self.server} is gone{since}; start it again and connect anew")

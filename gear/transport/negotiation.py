@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gear.errors import GearError, ProtocolError
 from gear.transport.discovery import discover, endpoint_of, parse_address
 from gear.transport.door import NotShared
+from gear.transport.finding import find
 from gear.transport.keys import ClientKeys, client_keys
 from gear.transport.messages import Shard
 from gear.transport.remote import deadline_of
@@ -43,11 +44,12 @@ def connect(
     deadline = deadline_of(timeout)
     token = os.environ.get("GEAR_TOKEN", "") if token is None else token
     keys = curve_keys if isinstance(curve_keys, ClientKeys) else client_keys(curve_keys)
-    found, host = discover(address, token, timeout, keys), parse_address(address)[0]
+    found, host = find(address, token, timeout, keys), parse_address(address)[0]
     sessions: dict[int, ShmSession | TcpSession] = {}
     try:
         for shard in found.shards:
             session = sessions[shard.index] = open_session(shard, host, token, found.heartbeat, deadline, path, keys)
+            session.known_as(address)
             if isinstance(session, TcpSession):
                 session.listed = _Listed(address, token, shard, keys)
     except BaseException:

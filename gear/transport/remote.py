@@ -74,6 +74,7 @@ class Remote(ABC):
         self, endpoint: str, token: str, heartbeat: float, timeout: float | None, keys: ClientKeys | None = None
     ) -> None:
         self._endpoint, self._token, self._heartbeat, self._keys = endpoint, token, heartbeat, keys
+        self._server = endpoint
         self._closed = False
         self._opened: dict[str, OpenTable] = {}
         self._start_afresh()
@@ -113,6 +114,7 @@ class Remote(ABC):
             talk = Conversation(
                 self._endpoint, self._heartbeat, identity, self._token, alive, pushed, self.bulk, True, self._keys
             )
+            talk.link.server = self._server
             try:
                 with talk.lock:
                     if not talk.until(lambda: talk.link.up, deadline):
@@ -128,6 +130,12 @@ class Remote(ABC):
             self._attendant = Attendant(self)
             talk.on_stuck = self._attendant.wake
             return talk
+
+    def known_as(self, address: str) -> None:
+        """Have errors name the server by the address that the user gave."""
+        self._server = address
+        if self._talk is not None:
+            self._talk.link.server = address
 
     @property
     def away(self) -> bool:

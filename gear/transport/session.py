@@ -211,8 +211,8 @@ class RemoteSession(LaterSession, RemoteWeights):
                 call = talk.ask(m.Withdraw(box.index, first, last), time.monotonic())
             except DeadlineExceeded as error:
                 raise DeadlineExceeded(
-                    f"{error}; the server is silent, so whether entries {first} to {last} were committed is unknown; "
-                    "they are withdrawn if it has not committed them when it answers again"
+                    f"{error}; the server is silent, so whether {_commits(last - first + 1)} done is unknown: what is "
+                    "not is withdrawn when it answers again"
                 ) from None
             answer: m.Withdrawn = expect(call, m.Withdrawn)
             if answer.dropped and box.flying:
@@ -396,3 +396,7 @@ class RemoteSession(LaterSession, RemoteWeights):
             return {"path": self.path, **msgspec.msgpack.decode(answer.info, type=dict[str, Any])}
         except msgspec.DecodeError as error:
             raise ProtocolError(f"expected figures from the server: {error}") from None
+
+
+def _commits(count: int) -> str:
+    return "the commit was" if count == 1 else f"the {count} commits were"

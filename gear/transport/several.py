@@ -88,7 +88,8 @@ class Several(Each):
     def _equal(self, table: Table, opened: OpenTable) -> OpenTable:
         if opened.table != table:
             raise TableMismatch(
-                f"table {table.name!r} exists and differs: {'; '.join(opened.table.differences(table))}; use another "
+                f"table {table.name!r} exists and differs (as it is there against what was asked for): "
+                f"{'; '.join(opened.table.differences(table))}; use another "
                 "name or the same declaration"
             )
         return opened

@@ -144,7 +144,12 @@ def page_of(answer: Scanned, frame: Buffer) -> Page:
     return Page(ids, trajectories, positions, np.frombuffer(buffer, np.int32, n, expected - 4 * n), priorities)
 
 
-def wrong_token(token: str) -> AuthenticationError:
-    """The error for a token that is missing or wrong."""
+def wrong_token(token: str, wanted: str) -> AuthenticationError:
+    """The error for a token that is missing, wrong, or not wanted."""
+    if not wanted:
+        return AuthenticationError(
+            "this server was started without --token-file and takes no token, but one was given; leave token= away "
+            "and GEAR_TOKEN unset, or start the server with --token-file"
+        )
     problem = "the token is wrong" if token else "this server wants a token and none was given"
     return AuthenticationError(f"{problem}; pass token=... or set GEAR_TOKEN to what its --token-file holds")

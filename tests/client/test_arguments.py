@@ -219,3 +219,24 @@ def test_a_whole_trajectory_is_at_most_as_long_as_the_table_stores_them():
         with pytest.raises(gear.DataError, match=r"lengths\[0\] in \[1, 8\], got 9"):
             client.collect(dataclasses.replace(selection, lengths=selection.lengths + np.int32(1)))
         assert client.collect(selection)["x"].shape == (1, 8)
+
+
+def test_one_table_may_be_embedded_without_a_list():
+    table = gear.Table("alone", [gear.Column("x")], gear.Steps(8))
+    with gear.embedded(table) as client:
+        assert list(client.info()["tables"]) == ["alone"]
+
+
+def test_a_table_that_is_not_there_is_named_with_its_neighbour_and_one_line_that_creates_it():
+    """Origin: the line came twice, and "several tables or none exist" where their names were known."""
+    table = gear.Table("replay", [gear.Column("x")], gear.Steps(8))
+    with gear.embedded(table) as client:
+        with pytest.raises(gear.TableNotFound, match="did you mean 'replay'") as missing:
+            client.insert({"x": [1.0]}, "replya")
+        assert str(missing.value).count("create_table") == 1
+        assert str(missing.value).endswith("# columns: x float32")
+        client.create_table(gear.Table("other", table.columns, table.capacity))
+        with pytest.raises(
+            gear.TableNotFound, match=r"several tables \(replay, other\): say which, as in table='replay'"
+        ):
+            client.sample(1)

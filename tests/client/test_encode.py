@@ -90,10 +90,10 @@ def test_an_extra_column_is_named():
         ({"action": 3}, r"expected int64\[T\], got int64\[\]"),
         ({"goal": np.zeros(1)}, r"expected float64\[\], got float64\[1\]; one row is meant here"),
         ({"goal": np.float32(1)}, r"expected float64\[\], got float32\[\]"),
-        ({"obs": "text"}, r"expected float32\[T, 2\], got a str; give an array"),
+        ({"obs": "text"}, r"got a str; give an array, a tensor or a list of numbers, text encoded as such"),
         ({"obs": None}, "got a NoneType"),
         ({"obs": np.ma.masked_equal(np.zeros((3, 2), np.float32), 0)}, "got a masked array"),
-        ({"obs": np.array([[1, 2], [3, None], [4, 5]], object)}, "got object"),
+        ({"obs": np.array([[1, 2], [3, None], [4, 5]], object)}, r"got object\[3, 2\]; cast it to float32"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_both_kinds(changes, message):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -377,3 +379,33 @@ def test_a_bad_step_where_a_block_begins_costs_nothing(lent, publish, monkeypatc
         writer.close()
         stored = client.sample(300)["x"].ravel()
     assert set(stored.tolist()) == set(map(float, range(12)))
+
+
+def test_a_writer_that_nobody_ended_says_what_is_lost_with_it(embed, caplog):
+    """Origin: an unended step vanished with its writer without a word."""
+    client = embed()
+    for last in (lambda writer: None, lambda writer: writer.end(), lambda writer: writer.close()):
+        writer = client.writer()
+        append(writer, 2)
+        last(writer)
+        del writer
+    vector = client.writer(num_envs=2)
+    vector.append({name: np.stack([value, value]) for name, value in step(0).items()})
+    del vector
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [
+        f"{kind} was left to the garbage collector: 2 unended steps of table 't' lost: end its trajectories, "
+        "close it, or open it in a `with`"
+        for kind in ("Writer", "VectorWriter")
+    ]
+
+
+def test_a_program_that_ends_with_an_unended_trajectory_says_so(server):
+    code = (
+        "import sys, gear; client = gear.connect(sys.argv[1]);"
+        "client.create_table(gear.Table('unended', [gear.Column('x')], gear.Steps(80), item=gear.Whole()));"
+        "writer = client.writer('unended'); writer.append({'x': 1.0})"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, server.address], capture_output=True, text=True, check=True)
+    assert "Writer was not closed before the end of the program: 1 unended step " in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from examples.demo.policy import Policy
+from examples.output import picture
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,3 +58,10 @@ def test_a_policy_is_the_same_after_it_was_published(tmp_path):
         assert np.array_equal(mine[0], theirs[0])
         assert np.array_equal(mine[1], theirs[1])
     assert [p.name for p in tmp_path.iterdir()] == ["policy.npz"]
+
+
+def test_a_picture_that_cannot_be_saved_is_refused_before_anything_runs(tmp_path):
+    for path in (tmp_path / "none" / "x.png", tmp_path):
+        with pytest.raises(argparse.ArgumentTypeError, match="does not exist|cannot be written"):
+            picture(str(path))
+    assert picture(str(tmp_path / "x.png")) == tmp_path / "x.png"

@@ -238,6 +238,45 @@ def test_gear_info_shows_the_figures(server, session, name, capsys):
     assert f"  {name}:\n" in capsys.readouterr().out
 
 
+def test_a_token_for_a_server_that_takes_none_is_told_apart_from_a_wrong_one(server):
+    with pytest.raises(AuthenticationError, match="was started without --token-file and takes no token"):
+        connect(server.address, "a-long-secret", 5.0)
+
+
+def test_a_reader_that_hears_no_more_ends_the_command_quietly(server):
+    """Origin: `gear info ADDRESS | head` showed a BrokenPipeError."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-c", "import sys; from gear.server.cli import main; sys.exit(main())", "info"]
+    ended = subprocess.run([*command, server.address], stdout=writer, stderr=subprocess.PIPE, timeout=30, check=False)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+def test_an_unknown_host_is_told_apart_from_a_silent_one(capsys):
+    assert cli.main(["info", "no-such-host.invalid:7400", "--timeout", "0.1"]) == 1
+    error = capsys.readouterr().err
+    assert re.search("the host name 'no-such-host.invalid' of 'no-such-host.invalid:7400' is unknown", error)
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        ("900TiB", r"--memory 900\.00 TiB \(\d+ bytes\): expected at most .* (/dev/shm|memory)"),
+        ("10", "--memory 10 B: expected at least 1.00 MiB; a number without a unit is bytes, give a size like 10GiB"),
+    ],
+)
+def test_a_memory_that_cannot_have_been_meant_is_refused_with_sizes(size, message, capsys):
+    assert cli.server_main(["--memory", size, "--port", "0"]) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_the_help_says_what_each_option_is_when_it_is_not_given():
+    for action in cli._server_parser()._actions:
+        if action.nargs != 0 and action.default is not None:
+            assert "(default" in action.help, action.option_strings
+
+
 def test_gear_info_of_nobody_is_an_error(capsys):
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         port = nobody.getsockname()[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import socket
@@ -12,6 +13,7 @@ import pytest
 import zmq
 
 from gear.schema import Steps
+from gear.server import warm
 from gear.transport import messages as m
 from gear.transport import wire
 from gear.transport.base import Wanted
@@ -187,3 +189,13 @@ def test_no_kernel_is_compiled_after_the_ready_line(server, session, name):
         insert(session, opened, number)
     session.release(opened, session.select(opened, Wanted(3), 5.0), True)
     assert sorted(os.listdir(cache)) == before
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_start_that_has_to_compile_says_so(cached, monkeypatch, caplog):
+    """Origin: a first start was silent for a minute."""
+    monkeypatch.setattr(warm.COMMIT, "is_cached", lambda: cached)
+    monkeypatch.setattr(warm, "works", lambda: False)  # no second process
+    with caplog.at_level(logging.INFO), warm._second_compiler():
+        pass
+    assert ("compiling the kernels, once" in caplog.text) is not cached

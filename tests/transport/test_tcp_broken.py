@@ -168,11 +168,17 @@ def test_a_silent_reader_loses_its_pins_when_their_blocks_are_needed(server, ses
     eventually(lambda: figures(session, name)["pins"] == 0, "nothing is pinned")
 
 
-def test_a_server_killed_in_mid_call_is_a_lost_connection(start_server, monkeypatch):
+def test_a_server_killed_in_mid_call_is_a_lost_connection_and_what_it_had_is_counted(start_server, monkeypatch):
+    """Origin: flush and close said that the server is gone, not what was lost, and named a shard's port."""
     monkeypatch.setattr(tcp, "REFUSED", 1.0)
     server = start_server("--client-timeout", "30", "--max-restarts", "0")  # a client is given up after five of them
     session = connect(server.address, timeout=5.0, path="tcp")
-    opened = session.create_table(table(), 5.0)
+    opened = session.create_table(table("t"), 5.0)
+    client = gear.connect(server.address, path="tcp")
+    rows = {"k": np.zeros(1, np.int64)}
+    client.insert(rows)
+    writer = client.writer("t")
+    writer.extend({name: np.repeat(array, 2, 0) for name, array in rows.items()})
     errors = []
 
     def wait() -> None:
@@ -182,12 +188,22 @@ def test_a_server_killed_in_mid_call_is_a_lost_connection(start_server, monkeypa
             errors.append(error)
 
     thread = threading.Thread(target=wait)
+    shard = session.info(5.0)["pid"]
+    os.kill(shard, signal.SIGSTOP)
     thread.start()
     eventually(lambda: session._talk.led, "the thread waits")
-    os.kill(session.info(5.0)["pid"], signal.SIGKILL)
+    for _ in range(3):
+        client.insert(rows, wait=False)
+    os.kill(shard, signal.SIGKILL)
     thread.join(10)
     assert len(errors) == 1
     session.close()
+    gone = rf"the server at {server.address} is gone \(waited \d s for it\)"
+    lost = "commits of table 't' sent without an answer are lost or unknown"
+    with pytest.raises(ConnectionLost, match=f"^{gone}.*; 3 {lost}$"):
+        client.flush(10.0)
+    with pytest.raises(ConnectionLost, match=f"^{gone}.*; 4 {lost}$"):  # with that of the writer's steps
+        client.close()
 
 
 FORK = """
