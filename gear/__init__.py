@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gear.errors import (
     AuthenticationError,
+    CheckpointError,
     Closed,
     ConnectionLost,
     DataError,
@@ -71,15 +72,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 __all__ = [
-    "AuthenticationError", "Batch", "Bytes", "Client", "Closed", "Column", "ConnectionLost", "DataError",
-    "DeadlineExceeded", "DeviceError", "Epochs", "Fifo", "Fresh", "GearError", "Groups", "InsufficientMemory", "Lifo",
-    "Loader", "MaxHeap", "MeanBetween", "MinHeap", "MinSize", "NStep", "NonzeroVariance", "Page", "PartExpired",
-    "PinLost",
-    "Prioritized", "ProtocolError", "Published", "Query", "Queue", "ReturnToGo", "SampleToInsertRatio", "SchemaError",
-    "Selection", "ServerConflict", "Stack", "StaleItems", "StalenessBudget", "Step", "Steps", "Table",
-    "TableMismatch", "TableNotFound", "Timestep", "Trajectories", "Uniform", "Update", "VectorWriter", "View",
-    "Whole", "Window", "Writer", "connect", "embedded", "final_observation", "n_step", "return_to_go", "table_like",
-    "timestep",
+    "AuthenticationError", "Batch", "Bytes", "CheckpointError", "Client", "Closed", "Column", "ConnectionLost",
+    "DataError", "DeadlineExceeded", "DeviceError", "Epochs", "Fifo", "Fresh", "GearError", "Groups",
+    "InsufficientMemory", "Lifo", "Loader", "MaxHeap", "MeanBetween", "MinHeap", "MinSize", "NStep",
+    "NonzeroVariance", "Page", "PartExpired", "PinLost", "Prioritized", "ProtocolError", "Published", "Query",
+    "Queue", "ReturnToGo", "SampleToInsertRatio", "SchemaError", "Selection", "ServerConflict", "Stack",
+    "StaleItems", "StalenessBudget", "Step", "Steps", "Table", "TableMismatch", "TableNotFound", "Timestep",
+    "Trajectories", "Uniform", "Update", "VectorWriter", "View", "Whole", "Window", "Writer", "connect", "embedded",
+    "final_observation", "n_step", "return_to_go", "table_like", "timestep",
 ]  # fmt: skip
 
 _LAZY = {

@@ -55,6 +55,10 @@ class InsufficientMemory(GearError, MemoryError):
     """A table does not fit into the memory that is there or allowed."""
 
 
+class CheckpointError(GearError, OSError):
+    """A checkpoint could not be saved, or cannot be read: which file, and why."""
+
+
 class DeviceError(GearError, RuntimeError):
     """A device that was asked for is not there or cannot be used."""
 
@@ -87,6 +91,7 @@ _CLASSES = (
     ProtocolError,
     AuthenticationError,
     InsufficientMemory,
+    CheckpointError,
     DeviceError,
     PinLost,
     PartExpired,

@@ -74,6 +74,8 @@ def fill(
             f"{name}: the trajectory of ids[{entry}] has {rows_there} rows, {lengths[entry]} came; give a row of the "
             "per-step columns for each step of the whole trajectory; nothing was filled"
         )
+    if stored.snapshot is not None:
+        stored.snapshot.before_fill(found, bits_of(table, columns))
     late.begin(stored.segment, stored.params, found)
     for place, source in zip(places, sources, strict=True):
         offset, stride, width, address = place.offset, place.stride, place.width, source.ctypes.data

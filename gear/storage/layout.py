@@ -250,6 +250,17 @@ class Layout:
         return declared if self.keys is None else [*declared, self.keys]
 
     @property
+    def once(self) -> list[Placement]:
+        """Where all lies that a trajectory has once: columns, late ones included, and the key of its group."""
+        mine = [p for p in self.placements.values() if p.column.per == "trajectory"]
+        return mine if self.keys is None else [*mine, self.keys]
+
+    @staticmethod
+    def fields_of(name: str) -> int:
+        """Fields of a record of region `name`; 1 where it holds no records."""
+        return _WIDTHS.get(name, 1)
+
+    @property
     def placements(self) -> dict[str, Placement]:
         """Each column's place, in the order in which the table declares them."""
         return {c.name: self._placements[c.name] for c in self.table.columns}

@@ -55,6 +55,10 @@ class Pins:
     def __len__(self) -> int:
         return len(self._pins)
 
+    def unsettled(self) -> list[Pin]:
+        """Draws that are not delivered yet, the oldest first."""
+        return [pin for pin in self._pins.values() if not pin.settled]
+
     def haunt(self, slots: npt.NDArray[np.int64], clients: set[int]) -> None:
         """Slots (int64[N]) that one of these clients may be reading since before a restart stay until all say no."""
         self._haunted, self._expected = slots, set(clients)

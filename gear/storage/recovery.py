@@ -17,7 +17,7 @@ import numpy as np
 
 from gear.schema import MinSize
 from gear.storage import fields as f
-from gear.storage import format, rebuild
+from gear.storage import format, order, rebuild
 from gear.storage.evict import evict
 from gear.storage.journal import undo
 from gear.storage.versions import expire_if_stale
@@ -75,8 +75,10 @@ def recover(stored: StoredTable) -> Found:
     rebuild.link_slots(segment, params, stay)
     items = int(rebuild.recount_uses(segment, params, stay))
     _recount(stored, slots, stay, chains, items)
+    before = order.remember(segment, layout)
     rebuild.resample(segment, params, stay)
     rebuild.reseat_remover(segment, params, stay)
+    order.put_back(segment, layout, before)
     _serve(stored, slots, stay)
     _finish(stored, slots, stay)
     return Found(int(counters[f.STORED]), int(counters[f.STORED_STEPS]), damaged, haunted)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from gear.plan import Plan
     from gear.storage.recovery import Found
+    from gear.storage.snapshot import Snapshot
 
 
 @dataclass(eq=False, slots=True)
@@ -73,6 +74,7 @@ class StoredTable:
     Attributes
     ----------
     found : what a kept segment held, None for a new one.
+    snapshot : what is being saved of it, None while nothing is.
 
     Raises
     ------
@@ -115,6 +117,7 @@ class StoredTable:
         self.groups = GroupBook(self.segment, self.layout, self.claims) if self.claims and table.group_size else None
         self.pins = Pins(self.segment, self.layout, self.claims, era)
         self.growing = Growing(self)
+        self.snapshot: Snapshot | None = None
         self.found: Found | None = None
         if kept:
             self.take_up()
@@ -247,6 +250,8 @@ class StoredTable:
     def _lease(self, client: int, blocks: int, slots: int, request: int = 0) -> Grant:
         grant = Grant(np.empty(blocks, np.int32), np.empty(slots, np.int32))
         if blocks or slots:
+            if self.snapshot is not None:
+                self.snapshot.before_lease(blocks, slots)
             lease(self.segment, self.params, client, grant.blocks, grant.slots, request & 0x7FFFFFFF)
         return grant
 

@@ -1,0 +1,276 @@
+"""A table at one instant, read block by block while clients go on: nobody waits for whoever reads it.
+
+At the instant the directory is copied; rows are not. A block is never changed before it is leased again, which raises
+its generation: whoever reads it and finds the generation unchanged has read what was there. So that little is lost,
+the owner copies a block aside before it is leased again, as long as that takes less memory than `room`, and the reader
+takes first what is about to be leased. What is lost all the same leaves the snapshot with its whole trajectory.
+
+`take`, `before_lease` and `before_fill` are the owner's and belong to its thread; everything else is the reader's.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gear.schema import Epochs, Prioritized, Uniform
+from gear.storage import fields as f
+from gear.storage.undelivered import take_back
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from gear.storage.layout import Layout
+    from gear.storage.table import StoredTable
+
+SHARE = 16
+"""The table's bytes over this are what a snapshot may take beside it: 64 MiB per GiB."""
+
+LEAST_ROOM = 1 << 20
+
+_REMADE = ("header", "arena", "trajectories", "journal", "claims", "links")
+_REMADE_PARTS = ("mins", "position", "starts", "remover_tree", "remover_keys")
+
+
+def kept_regions(layout: Layout) -> dict[str, int]:
+    """The regions of a table's memory that a snapshot copies, and how many entries of each: the rest follows."""
+    has_raw = layout.regions["raw"].count > 0
+    ordered = isinstance(layout.table.sampler, (Uniform, Epochs)), isinstance(layout.table.remover, Uniform)
+    found = {}
+    for name, region in layout.regions.items():
+        bare = name.partition("@")[0]
+        if name in _REMADE or bare.endswith(_REMADE_PARTS) or bare in _REMADE_PARTS or not region.count:
+            continue
+        if (bare == "live" and not ordered[0]) or (bare == "remover_live" and not ordered[1]):
+            continue
+        count = region.count
+        if bare == "tree":  # leaves of other sets, and those of raw priorities that are kept, are computed
+            if has_raw or name != bare or not isinstance(layout.table.sampler, Prioritized):
+                continue
+            levels = layout.tree_levels[""]
+            count = levels[1] if len(levels) > 1 else region.count
+        found[name] = count
+    return found
+
+
+def rows_in(layout: Layout, slots: npt.NDArray[np.int64], blocks: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """How many rows of a stored trajectory each block holds, int32[blocks]; -1 for those of none."""
+    state, owner = slots[:, f.STATE], blocks[:, f.SLOT]
+    stored = (state == f.OPEN) | (state == f.CLOSED)
+    inside = (owner >= 0) & (owner < len(slots)) & (blocks[:, f.OWNER] == -1)
+    slot = np.where(inside, owner, 0)
+    inside &= stored[slot]
+    length = slots[:, f.LENGTH] + ((slots[:, f.FLAGS] & f.HAS_FINAL) != 0)
+    rows = np.clip(length[slot] - blocks[:, f.ORDINAL].astype(np.int64) * layout.block_steps, 0, layout.block_steps)
+    return np.where(inside, rows, -1).astype(np.int32)
+
+
+class Snapshot:
+    """One table at the instant of `take`.
+
+    Parameters
+    ----------
+    stored : StoredTable
+    room : int, optional
+        Bytes that blocks may take which are copied aside. Default: what is left of a sixteenth of the table's memory
+        beside the copy of its directory.
+
+    Attributes
+    ----------
+    arrays : the directory, by the names of its regions.
+    rows : rows that each block holds, see `rows_in`.
+    pending, values_pending : bool[blocks] and bool[slots]: what is still to be read.
+    lost : bool[slots], trajectories of which something was lost.
+    """
+
+    def __init__(self, stored: StoredTable, room: int | None = None) -> None:
+        self.stored, self.layout = stored, stored.layout
+        layout = self.layout
+        self.arrays: dict[str, np.ndarray] = {}
+        for name, count in kept_regions(layout).items():
+            copy = np.empty(count, layout.regions[name].dtype)
+            copy.fill(0)  # touched now: at the instant a copy is all that is left to do
+            self.arrays[name] = copy
+        taken = sum(copy.nbytes for copy in self.arrays.values())
+        self.room = max(LEAST_ROOM, layout.nbytes // SHARE - taken) if room is None else room
+        self.lost = np.zeros(layout.slots, np.bool_)
+        self.pending = np.zeros(layout.blocks, np.bool_)
+        self.values_pending = np.zeros(layout.slots, np.bool_)
+        self._gone = np.zeros(layout.blocks, np.bool_)
+        self._values_gone = np.zeros(layout.slots, np.bool_)
+        self._aside: dict[int, npt.NDArray[np.uint8]] = {}
+        self._values_aside: dict[int, npt.NDArray[np.uint8]] = {}
+        self._lock = threading.Lock()
+        self.most_aside, self._free = 0, self.room
+        segment, region = stored.segment, layout.regions["arena"]
+        self._arena = segment[region.offset : region.offset + region.nbytes].reshape(layout.blocks, layout.block_bytes)
+        self._blocks_now, self._slots_now = layout.view(segment, "blocks"), layout.view(segment, "slots")
+        base = layout.regions["trajectories"].offset
+        self._strips = [
+            np.lib.stride_tricks.as_strided(segment[base + p.offset :], (layout.slots, p.width), (p.stride, 1))
+            for p in layout.once
+        ]
+        self.value_bytes = sum(p.width for p in layout.once)
+
+    # The owner's
+
+    def take(self) -> None:
+        """The instant."""
+        stored, layout = self.stored, self.layout
+        for name, copy in self.arrays.items():
+            region = layout.regions[name]
+            copy[:] = stored.segment[region.offset : region.offset + copy.nbytes].view(region.dtype)
+        take_back(stored, self.arrays)
+        self.rows = rows_in(layout, self.records("slots"), self.records("blocks"))
+        self.pending = self.rows > 0
+        state = self.records("slots")[:, f.STATE]
+        self.stored_slots = (state == f.OPEN) | (state == f.CLOSED)
+        self.values_pending = self.stored_slots & bool(self._strips)
+        stored.snapshot = self
+
+    def before_lease(self, blocks: int, slots: int) -> None:
+        """That many blocks and slots are leased next."""
+        counters, layout = self.stored.counters, self.layout
+        for n, head, name, pending, save in (
+            (blocks, f.FREE_HEAD, "free_blocks", self.pending, self._save_blocks),
+            (slots, f.SLOT_HEAD, "free_slots", self.values_pending, self._save_values),
+        ):
+            if n and pending.size:
+                ring = layout.view(self.stored.segment, name)
+                numbers = ring[(int(counters[head]) + np.arange(n)) % len(ring)]
+                numbers = numbers[pending[numbers]]
+                if len(numbers):
+                    save(numbers)
+
+    def before_fill(self, slots: npt.NDArray[np.int64], bits: int) -> None:
+        """Late columns `bits` of these slots are about to be written; what was there at the instant is copied aside."""
+        slots = np.unique(slots[slots >= 0])
+        late, now, then = self.records("late"), self._slots_now, self.records("slots")
+        same = self.stored_slots[slots] & (now[slots, f.ORDER] == then[slots, f.ORDER])
+        slots = slots[same & (late[slots, f.LATE_BITS] & bits != 0)]
+        for slot in slots.tolist():
+            chain, block = [], int(then[slot, f.FIRST])
+            while block >= 0:
+                chain.append(block)
+                block = int(self.records("blocks")[block, f.NEXT])
+            numbers = np.array(chain, np.int32)
+            self._save_blocks(numbers[self.pending[numbers]])
+            if self.values_pending[slot]:
+                self._save_values(np.array([slot]))
+
+    def _save_blocks(self, numbers: npt.NDArray) -> None:
+        for block in numbers.tolist():
+            if block in self._aside:
+                continue
+            if self._reserve(self.layout.block_bytes):
+                self._aside[block] = self._arena[block].copy()
+            else:
+                self._gone[block] = True
+
+    def _save_values(self, numbers: npt.NDArray) -> None:
+        for slot in numbers.tolist():
+            if slot in self._values_aside:
+                continue
+            if self._reserve(self.value_bytes):
+                self._values_aside[slot] = np.concatenate([strip[slot] for strip in self._strips])
+            else:
+                self._values_gone[slot] = True
+
+    def _reserve(self, nbytes: int) -> bool:
+        with self._lock:
+            if self._free < nbytes:
+                return False
+            self._free -= nbytes
+            self.most_aside = max(self.most_aside, self.room - self._free)
+            return True
+
+    # The reader's
+
+    def records(self, name: str) -> np.ndarray:
+        """The copy of a region, with a row for each record."""
+        return self.arrays[name].reshape(-1, self.layout.fields_of(name))
+
+    def urgent(self, most: int) -> npt.NDArray:
+        """Up to `most` blocks that are to be read and are free by now: in the order in which they will be leased."""
+        counters, ring = self.stored.counters, self.layout.view(self.stored.segment, "free_blocks")
+        head, count = int(counters[f.FREE_HEAD]), min(int(counters[f.FREE_BLOCKS]), len(ring))
+        free = ring[(head + np.arange(count)) % len(ring)]
+        free = free[(free >= 0) & (free < len(self.pending))]
+        return free[self.pending[free]][:most]
+
+    def read(self, blocks: npt.NDArray, out: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+        """Read blocks as they were into `out`, uint8[len(blocks), block_bytes]; bool[len(blocks)], which were there.
+
+        What was not is lost, and its trajectory with it.
+        """
+        np.take(self._arena, blocks, axis=0, out=out, mode="clip")
+        then = self.records("blocks")
+        there = self._blocks_now[blocks, f.GENERATION] == then[blocks, f.GENERATION]
+        there &= ~self._gone[blocks]
+        self.pending[blocks] = False
+        if self._aside:
+            self._give_aside(blocks, self._aside, out, there)
+        self.lost[then[blocks[~there], f.SLOT]] = True
+        return there
+
+    def read_values(self, slots: npt.NDArray, out: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+        """The same for what trajectories have once; out: uint8[len(slots), value_bytes]."""
+        at = 0
+        for strip in self._strips:
+            out[:, at : at + strip.shape[1]] = strip[slots]
+            at += strip.shape[1]
+        there = self._slots_now[slots, f.ORDER] == self.records("slots")[slots, f.ORDER]
+        there &= (self._slots_now[slots, f.STATE] != f.LEASED) & ~self._values_gone[slots]
+        self.values_pending[slots] = False
+        if self._values_aside:
+            self._give_aside(slots, self._values_aside, out, there)
+        self.lost[slots[~there]] = True
+        return there
+
+    def _give_aside(
+        self,
+        numbers: npt.NDArray,
+        aside: dict[int, npt.NDArray[np.uint8]],
+        out: npt.NDArray[np.uint8],
+        there: npt.NDArray[np.bool_],
+    ) -> None:
+        for k, number in enumerate(numbers.tolist()):
+            copy = aside.pop(number, None)
+            if copy is not None:
+                out[k], there[k] = copy, True
+                with self._lock:
+                    self._free += len(copy)
+
+    def leave_out(self) -> int:
+        """Take the trajectories that were lost out of the directory; how many there are. A group goes as a whole."""
+        slots = self.records("slots")
+        if self.layout.table.group_size and self.lost.any():
+            mates = self.arrays["mates"]
+            for slot in np.flatnonzero(self.lost).tolist():
+                mate = int(mates[slot])
+                while mate != slot and not self.lost[mate]:
+                    self.lost[mate] = True
+                    mate = int(mates[mate])
+        self.lost &= self.stored_slots
+        slots[self.lost, f.STATE], slots[self.lost, f.WRITER] = f.FREE, -1
+        return int(self.lost.sum())
+
+    def removal_order(self) -> npt.NDArray[np.int64]:
+        """The slots in the order in which they are likely to be evicted, int64[N]; open ones last."""
+        slots, params = self.records("slots"), self.layout.params
+        there = np.flatnonzero(self.stored_slots)
+        key = slots[there, f.ORDER].astype(np.float64)
+        remover = int(params[f.P_REMOVER])
+        if remover == f.LIFO:
+            key = -key
+        elif remover in (f.MAX_HEAP, f.MIN_HEAP):
+            keys = self.layout.view(self.stored.segment, "remover_keys")[there]  # as they are by now: it is a guess
+            key = -keys if remover == f.MAX_HEAP else keys.copy()
+        return there[np.lexsort((key, slots[there, f.STATE] == f.OPEN))]
+
+    def let_go(self) -> None:
+        """The owner need not look after it any more."""
+        if self.stored.snapshot is self:
+            self.stored.snapshot = None
