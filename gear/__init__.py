@@ -56,6 +56,7 @@ from gear.schema import (
 if TYPE_CHECKING:
     from gear.arrays import Published
     from gear.batch import Batch, Selection, Update
+    from gear.checkpoint import Checkpoint
     from gear.client import Client, connect, embedded
     from gear.client.autoreset import final_observation
     from gear.client.loader import Loader
@@ -72,9 +73,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 __all__ = [
-    "AuthenticationError", "Batch", "Bytes", "CheckpointError", "Client", "Closed", "Column", "ConnectionLost",
-    "DataError", "DeadlineExceeded", "DeviceError", "Epochs", "Fifo", "Fresh", "GearError", "Groups",
-    "InsufficientMemory", "Lifo", "Loader", "MaxHeap", "MeanBetween", "MinHeap", "MinSize", "NStep",
+    "AuthenticationError", "Batch", "Bytes", "Checkpoint", "CheckpointError", "Client", "Closed", "Column",
+    "ConnectionLost", "DataError", "DeadlineExceeded", "DeviceError", "Epochs", "Fifo", "Fresh", "GearError",
+    "Groups", "InsufficientMemory", "Lifo", "Loader", "MaxHeap", "MeanBetween", "MinHeap", "MinSize", "NStep",
     "NonzeroVariance", "Page", "PartExpired", "PinLost", "Prioritized", "ProtocolError", "Published", "Query",
     "Queue", "ReturnToGo", "SampleToInsertRatio", "SchemaError", "Selection", "ServerConflict", "Stack",
     "StaleItems", "StalenessBudget", "Step", "Steps", "Table", "TableMismatch", "TableNotFound", "Timestep",
@@ -84,6 +85,7 @@ __all__ = [
 
 _LAZY = {
     "Batch": "gear.batch",
+    "Checkpoint": "gear.checkpoint",
     "Client": "gear.client",
     "Loader": "gear.client.loader",
     "NStep": "gear.views",

@@ -7,7 +7,7 @@ from typing import Any
 
 Figures = dict[str, Any]
 
-_SAME = frozenset({"block_steps", "block_bytes", "protocol", "uptime", "shard", "pid"})
+_SAME = frozenset({"block_steps", "block_bytes", "protocol", "uptime", "shard", "pid", "last_time", "last_seconds"})
 """Numbers that say nothing when added up: the first shard's stand for all."""
 
 

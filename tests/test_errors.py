@@ -29,6 +29,7 @@ def test_every_exception_derives_from_gear_error_and_travels_by_its_name():
         (errors.ProtocolError, ConnectionError),
         (errors.AuthenticationError, PermissionError),
         (errors.InsufficientMemory, MemoryError),
+        (errors.CheckpointError, OSError),
         (errors.DeviceError, RuntimeError),
         (errors.PinLost, RuntimeError),
         (errors.ServerConflict, OSError),

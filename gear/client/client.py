@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gear.batch import Batch
 from gear.client import arguments as check
 from gear.client.aio import Coroutines
+from gear.client.checkpointing import Checkpointing
 from gear.client.deadline import left, until
 from gear.client.listing import Listing
 from gear.errors import GearError
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
-class Client(Coroutines, Listing):
+class Client(Coroutines, Checkpointing, Listing):
     """Inserts trajectories and samples batches; made by `connect` or `embedded`.
 
     `table` may be left out of every call while there is one table. Timeouts are in seconds: None and infinity

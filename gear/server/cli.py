@@ -47,6 +47,18 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _period(text: str) -> float:
+    from gear.server.config import parse_period
+
+    return parse_period(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise ValueError(f"expected a number from 1 on, got {text!r}")
+    return int(text)
+
+
 def _server_parser() -> argparse.ArgumentParser:
     from gear.server.config import check_name, parse_size
 
@@ -99,6 +111,16 @@ def _server_parser() -> argparse.ArgumentParser:
         "--max-restarts", type=int, default=5, metavar="N",
         help="how often in a minute a shard that died is started again (default 5, 0: never)",
     )  # fmt: skip
+    add("--checkpoint", default="", metavar="DIR", help="keep checkpoints there; one is saved at the end too")
+    add(
+        "--checkpoint-every", type=_checked(_period), default=0.0, metavar="PERIOD",
+        help="save one every so often, such as 30s, 5m or 2h (default: when a client asks)",
+    )  # fmt: skip
+    add("--keep", type=_checked(_count), default=0, metavar="N", help="keep the N newest checkpoints (default: all)")
+    add(
+        "--restore", default="", metavar="latest|PATH",
+        help="begin with a checkpoint: the newest complete one in --checkpoint DIR, or that one",
+    )  # fmt: skip
     add("--version", action="version", version=f"gear-server {gear.__version__}")
     return parser
 
@@ -133,6 +155,7 @@ def server_main(arguments: Sequence[str] | None = None) -> int:
             metrics_port=parsed.metrics_port,
             max_restarts=parsed.max_restarts,
             curve_keys=config.read_keys(parsed.curve_keys, host),
+            **config.check_checkpoints(parsed.checkpoint, parsed.checkpoint_every, parsed.keep, parsed.restore),
         )
     except GearError as error:
         _print(f"gear-server: error: {error}", sys.stderr)
@@ -145,11 +168,12 @@ def server_main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from gear.server import ask, keys_command, top
+    from gear.server import ask, checkpoints, keys_command, top
 
     parser = argparse.ArgumentParser("gear", description="Ask a GEAR server.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"gear {gear.__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
+    checkpoints.add_commands(commands)
     for name, text, add, run in (
         ("info", "figures of a server and of its tables", ask.add_info_arguments, ask.info),
         ("tables", "the tables of a server as TOML that gear-server --tables takes", None, ask.tables),
@@ -175,7 +199,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`gear`: ask a running server."""
+    """`gear`: ask a running server, look at checkpoints."""
     parsed = _parser().parse_args(arguments)
     try:
         return _answer(parsed)
@@ -192,8 +216,9 @@ def _answer(parsed: argparse.Namespace) -> int:
         if parsed.command == "keys":
             _print(parsed.run(parsed))
             return 0
-        parsed.keys = client_keys(parsed.curve_keys)
-        token = os.environ.get("GEAR_TOKEN", "") if parsed.token_file is None else token_of(parsed.token_file)
+        parsed.keys = client_keys(getattr(parsed, "curve_keys", None))
+        file = getattr(parsed, "token_file", None)
+        token = os.environ.get("GEAR_TOKEN", "") if file is None else token_of(file)
         outcome = parsed.run(parsed, token)
     except BrokenPipeError:
         raise

@@ -7,10 +7,11 @@ import os
 import re
 import socket
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from gear.errors import AuthenticationError, DeviceError, ServerConflict
+from gear.errors import AuthenticationError, CheckpointError, DeviceError, ServerConflict
 from gear.schema import MAX_SHARDS, Table
 from gear.storage.memory import SHARED, size_text
 from gear.transport.discovery import MOST_TOKEN
@@ -39,6 +40,10 @@ class Options(msgspec.Struct, frozen=True):
     metrics_port: int | None = None
     max_restarts: int = 5
     curve_keys: str = ""
+    checkpoint: str = ""
+    checkpoint_every: float = 0.0
+    keep: int = 0
+    restore: str = ""
 
     __repr__ = hidden
 
@@ -48,7 +53,8 @@ class ShardOptions(msgspec.Struct, frozen=True):
 
     It is number `index` of `shards`; `directory` and `memory` are its own part of the server's. `port`: where it
     listened before, 0 if it never did. `curve_keys`: directory of keys, empty without encryption; the shard reads
-    them itself.
+    them itself. `checkpoint`: the directory of checkpoints, of which `keep` are kept; `last`: the token of the save
+    that the shard makes at its end. `restore`: the checkpoint that it begins with.
     """
 
     name: str
@@ -63,6 +69,10 @@ class ShardOptions(msgspec.Struct, frozen=True):
     client_timeout: float
     port: int = 0
     curve_keys: str = ""
+    checkpoint: str = ""
+    keep: int = 0
+    last: str = ""
+    restore: str = ""
 
     __repr__ = hidden
 
@@ -104,6 +114,43 @@ def parse_size(text: str) -> int:
     if size <= 0:
         raise ValueError(f"expected a size above zero, got {text!r}")
     return size
+
+
+_PERIOD = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)?")
+_UNITS = {None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_period(text: str) -> float:
+    """Seconds of ``30s``, ``5m``, ``2h`` or ``90``.
+
+    Raises
+    ------
+    ValueError
+        If it is no period, or shorter than a second.
+    """
+    match = _PERIOD.fullmatch(text.strip())
+    seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
+    if seconds < 1.0:
+        raise ValueError(f"expected a period of at least a second, like 30s, 5m or 2h, got {text!r}")
+    return seconds
+
+
+def check_checkpoints(directory: str, every: float, keep: int, restore: str) -> dict[str, Any]:
+    """The options of checkpoints, as `Options` has them.
+
+    Raises
+    ------
+    CheckpointError
+        If some of them need ``--checkpoint``.
+    """
+    if not directory and (every or keep or restore == "latest"):
+        raise CheckpointError("--checkpoint-every, --keep and --restore latest need --checkpoint DIR")
+    return {
+        "checkpoint": os.path.abspath(directory) if directory else "",
+        "checkpoint_every": every,
+        "keep": keep,
+        "restore": restore if restore in ("", "latest") else os.path.abspath(restore),
+    }
 
 
 def default_memory() -> int:

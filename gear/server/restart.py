@@ -18,7 +18,7 @@ from msgspec import structs
 from gear.errors import ServerConflict
 from gear.server.config import Options, ShardOptions, shard_count
 from gear.server.process import Adopted, ShardProcess, launch
-from gear.server.runtime import Claim, door_of, shard_directory
+from gear.server.runtime import Claim, door_of, last_token, shard_directory
 from gear.storage.memory import size_text
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ class Shards:
         Of the server.
     claim : Claim
         Where they lie.
+    restore : str
+        The checkpoint that they begin with, if any.
 
     Attributes
     ----------
@@ -51,7 +53,7 @@ class Shards:
     restarts : how often each was started again.
     """
 
-    def __init__(self, options: Options, name: str, claim: Claim) -> None:
+    def __init__(self, options: Options, name: str, claim: Claim, restore: str = "") -> None:
         self._options, self._claim = options, claim
         count = shard_count(options.devices)
         self.all: list[ShardProcess | Adopted] = []
@@ -65,6 +67,7 @@ class Shards:
             told = ShardOptions(
                 name, options.host, index, count, directory, options.memory // count, options.token,
                 options.log_level, options.discard, options.client_timeout, port, options.curve_keys,
+                options.checkpoint, options.keep, last_token(claim.directory) if options.checkpoint else "", restore,
             )  # fmt: skip
             pid = claim.living.get(index)
             self.all.append(ShardProcess(told) if pid is None else Adopted(told, pid, port))
@@ -170,7 +173,7 @@ class Shards:
         self.restarts[shard.index] += 1
         logger.error("%s and is started again%s", what, meanwhile)
         ready = shard.ready or shard.expected
-        told = shard.told if ready is None else structs.replace(shard.told, port=ready.port)
+        told = shard.told if ready is None else structs.replace(shard.told, port=ready.port, restore="")
         successor = ShardProcess(told, ready, self._take_spare())
         self.all[shard.index] = successor
         return successor

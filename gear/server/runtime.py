@@ -42,6 +42,7 @@ class Record(msgspec.Struct):
     shards: list[int] = []
     address: str = ""
     ports: list[int] = []
+    restoring: bool = False
 
 
 class Claim(NamedTuple):
@@ -140,6 +141,10 @@ class Place:
             size = kept_bytes(kept)
             there = len(record.shards) or count
             living = _living(kept, record, there)
+            if record.restoring and not living and size:  # it was killed before all was there
+                logger.warning("%s holds a part of a checkpoint that was not restored whole: removed", kept)
+                shutil.rmtree(kept, ignore_errors=True)
+                size = 0
             if living and (discard or there != count):
                 why = f"it has {there} shards, not {count}" if there != count else "--discard would take their tables"
                 raise ServerConflict(
@@ -196,6 +201,11 @@ def kept_bytes(directory: Path) -> int:
 def shard_directory(directory: Path, index: int, shards: int) -> Path:
     """The directory of one shard: the server's own if it is the only one."""
     return directory if shards == 1 else directory / f"shard-{index}"
+
+
+def last_token(directory: Path) -> str:
+    """The token of the save that shards make at the end of a server, by its directory: known to who adopts them too."""
+    return directory.name[-16:]
 
 
 def clear(directory: Path, discard: bool) -> int:

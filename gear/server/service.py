@@ -20,6 +20,7 @@ from gear.server.flows import Flow
 from gear.server.latency import Latencies, clock, count
 from gear.server.later import Later
 from gear.server.lending import Lending
+from gear.server.saves import Saves, Shelf
 from gear.server.spread import Spread
 from gear.server.stores import Stores
 from gear.server.tables import Hosted, Place, Tables
@@ -65,6 +66,7 @@ class Service:
     about : () -> dict
         Figures of the process for `info`.
     token, heartbeat : of the server, for the way to other shards.
+    shelf : where checkpoints lie.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Service:
         about: Callable[[], dict[str, Any]],
         token: str,
         heartbeat: float,
+        shelf: Shelf = Shelf(),  # noqa: B008 - immutable
     ) -> None:
         budget = MemoryBudget(place.memory)
         self.tables = Tables(place, budget, wake)
@@ -83,15 +86,16 @@ class Service:
         self.tables.adopt, self.tables.forget = self.lending.adopt, self.lending.forget
         self._clients, self._transmit = clients, send
         self._bulk = Bulk(self._send, self._refuse, wake)
-        self._weights = Weights(budget, self._send, self._refuse, place.era)
+        self.weights = self._weights = Weights(budget, self._send, self._refuse, place.era)
         self.timers = Timers(self.tables, self._weights, self.lending, self._send)
+        self.saves = Saves(shelf, place, self.tables, self._weights, self._send, self._refuse, wake)
         ways = self._row, self._send, self._refuse
         self._draws = Draws(*ways, self._bulk, self.tables, self.timers)
-        self._catalog = Catalog(*ways, self.tables, clients, self._weights, about)
+        self._catalog = Catalog(*ways, self.tables, clients, self._weights, lambda: about() | self._saved())
         spread = Spread(self._send, self._refuse, self._bulk, self.tables, self.lending)
         of_tables = self._draws.handlers() | Stores(*ways, self._bulk).handlers() | Later(*ways).handlers()
         of_tables |= spread.of_tables(self._row) | {m.Releases: self._done}
-        others = self._catalog.handlers() | spread.others() | self._weights.handlers
+        others = self._catalog.handlers() | spread.others() | self._weights.handlers | self.saves.handlers()
         others |= {m.Attach: self._attach, m.Goodbye: self._goodbye}
         self._catalog.latencies = Latencies([*of_tables, *others])
         rows = self._catalog.latencies.rows
@@ -160,7 +164,11 @@ class Service:
         """Take in what other threads have done."""
         self.tables.finish()
         self._bulk.finish()
+        self.saves.finish()
         self.timers.stir()
+
+    def _saved(self) -> dict[str, Any]:
+        return {"checkpoint": self.saves.info()}
 
     # Clients
 

@@ -32,7 +32,9 @@ from gear.server.config import Ready, ShardOptions
 from gear.server.flows import Flow
 from gear.server.keys import ServerKeys
 from gear.server.lanes import Lanes
+from gear.server.restored import restore
 from gear.server.router import Router
+from gear.server.saves import Shelf
 from gear.server.service import Service
 from gear.server.strangers import Strangers
 from gear.server.tables import Place
@@ -70,9 +72,12 @@ class Shard:
         self._clients = Clients(self._directory, nonce, m.FORGET * options.client_timeout, self._era, clients)
         self._strangers = Strangers(strangers)
         place = Place(self._directory, options.index, options.shards, options.memory, self._era)
+        shelf = Shelf(options.checkpoint, options.keep, options.name)
         self._service = Service(
-            place, self._clients, self._send, self.wake, self._about, options.token, options.client_timeout
+            place, self._clients, self._send, self.wake, self._about, options.token, options.client_timeout, shelf
         )
+        if options.restore:
+            restore(Path(options.restore), place, self._service.weights, options.checkpoint)
         found = take_up(place, self._service.tables, self._clients)
         self._keys = keys = ServerKeys(options.curve_keys) if options.encrypted else None
         self._router = Router(path, options.host, options.client_timeout, options.port, keys)
@@ -334,6 +339,11 @@ class Shard:
             "messages": {"received": self._received, "refused": self._refused, "dropped": self._dropped},
         }
 
+    def save(self) -> None:
+        """Nobody is served any more: save what there is, if there is where to."""
+        if self._options.last:
+            self._service.saves.last(self._options.last)
+
     def close(self) -> None:
         """Stop answering and remove what is not to be kept."""
         os.close(self._door)  # first: clients whose connection breaks now know that this process is gone
@@ -387,6 +397,7 @@ def main() -> int:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     try:
         shard.serve()
+        shard.save()
     finally:
         shard.close()
     return 0

@@ -28,7 +28,9 @@ from gear.server.keys import Gate, ServerKeys
 from gear.server.metrics import Exporter
 from gear.server.process import Adopted, ShardProcess
 from gear.server.restart import Shards
-from gear.server.runtime import Claim, Place, Record
+from gear.server.restored import LATEST, chosen
+from gear.server.runtime import Claim, Place, Record, last_token
+from gear.server.schedule import Checkpoints
 from gear.server.strangers import Strangers
 from gear.storage.memory import size_text
 from gear.transport import messages as m
@@ -37,7 +39,7 @@ from gear.transport.channel import readable
 
 logger = logging.getLogger(__name__)
 
-_STOP_SECONDS = 10.0
+_STOP_SECONDS, _SAVE_SECONDS = 10.0, 3600.0
 
 
 class Supervisor:
@@ -69,6 +71,8 @@ class Supervisor:
         self._claim: Claim | None = None
         self._port = 0
         self._exporter: Exporter | None = None
+        self._checkpoints: Checkpoints | None = None
+        self._restore = ""
 
     def run(self) -> int:
         """Serve until SIGTERM or SIGINT, or until the last shard is dead; 0 if none died."""
@@ -83,11 +87,15 @@ class Supervisor:
             self._port = port
             self._place = Place(name)
             count = shard_count(self._options.devices)
+            if self._options.checkpoint:
+                self._checkpoints = Checkpoints(self._options.checkpoint, self._options.keep, name)
+                self._checkpoints.tidy()
             key = "" if self._keys is None else self._keys.public
             self._claim = self._place.claim(
                 self._options.discard, count, lambda claim: check_shards(claim, self._options, count, key)
             )
-            self._shards = Shards(self._options, name, self._claim)
+            self._restore = self._to_restore(count)
+            self._shards = Shards(self._options, name, self._claim, self._restore)
             self._write(name)  # whoever comes after a crash from here on finds them
             if not self._shards.start(self._wake_reader, lambda: self._stopping):
                 return 0 if self._stopping else 1
@@ -108,6 +116,24 @@ class Supervisor:
             return self._serve(name, creation, line)
         finally:
             self._end()
+
+    def _to_restore(self, count: int) -> str:
+        """The checkpoint to begin with; memory that is kept holds more than any."""
+        assert self._claim is not None
+        options, kept = self._options, self._claim.kept
+        if not options.restore:
+            return ""
+        if kept and options.restore != LATEST:
+            raise ServerConflict(
+                f"--restore {options.restore}: memory of an earlier server is kept in {self._claim.directory}; add "
+                "--discard to remove it and go back to the checkpoint, or leave --restore away to go on with it"
+            )
+        if kept:
+            logger.warning("nothing is restored: the memory of an earlier server is kept, which holds more")
+            return ""
+        path, said = chosen(options.restore, options.checkpoint, count)
+        logger.warning("%s", said)
+        return path
 
     def _asked_to_stop(self) -> None:
         """The first signal ends the server in order, the second one at once: what is kept is kept as after a crash."""
@@ -159,6 +185,11 @@ class Supervisor:
             if not self._serving and creation.over:
                 self._announce(line)
                 self._serving = True
+                if self._checkpoints is not None and self._options.checkpoint_every:
+                    host = "127.0.0.1" if self._options.host == "0.0.0.0" else self._options.host
+                    own = None if self._keys is None else self._keys.own
+                    every, token = self._options.checkpoint_every, self._options.token
+                    self._checkpoints.start(every, f"{host}:{self._port}", token, own)
             self._hear_connections()
             self._answer_all(name)
             came = dict(poll.poll(1 + shards.tend() * 1000))
@@ -190,7 +221,8 @@ class Supervisor:
         shards = self._shards.all
         ports = [shard.address().port if shard.listed else 0 for shard in shards]
         address = f"{self._options.host}:{self._port}"
-        self._place.write(Record(str(self._place.directory), os.getpid(), [s.pid for s in shards], address, ports))
+        pids, restoring = [s.pid for s in shards], bool(self._restore) and not all(s.serves for s in shards)
+        self._place.write(Record(str(self._place.directory), os.getpid(), pids, address, ports, restoring))
 
     def _hear_connections(self) -> None:
         """Whoever asks is answered at once: of connections that stay, the oldest give way."""
@@ -239,16 +271,23 @@ class Supervisor:
         """Stop the shards, remove what is not to be kept, let the name go."""
         if self._exporter is not None:
             self._exporter.close()
+        if self._checkpoints is not None:
+            self._checkpoints.stop()
         shards = [] if self._shards is None else [shard for shard in self._shards.all if not shard.ended]
         if self._shards is not None:
             self._shards.dismiss()
         for shard in shards:
             shard.terminate()
-        deadline = time.monotonic() + _STOP_SECONDS
+        seconds = _STOP_SECONDS if self._checkpoints is None else _SAVE_SECONDS
+        deadline = time.monotonic() + seconds
         for shard in shards:
             if not shard.end(max(0.0, deadline - time.monotonic())) and self._shards is not None:
                 name = self._shards.name_of(shard.index)
-                logger.error("%s did not end within %g s and is killed", name, _STOP_SECONDS)
+                logger.error("%s did not end within %g s and is killed", name, seconds)
+        if self._checkpoints is not None:
+            if self._serving and self._claim is not None:
+                self._checkpoints.complete(last_token(self._claim.directory), shard_count(self._options.devices))
+            self._checkpoints.close()
         if self._place is not None:
             # What a server holds that never said it serves is nothing anybody wants back.
             found = self._claim is not None and self._claim.kept

@@ -24,6 +24,7 @@ from gear.server.bulk import MOST_PIECES, Refuse, Send
 from gear.server.clients import Client
 from gear.storage.deadlines import Deadlines
 from gear.storage.memory import check_room, size_text
+from gear.storage.saving import Parcel
 from gear.transport import messages as m
 from gear.transport.pieces import split
 
@@ -122,6 +123,16 @@ class Weights:
             }
             for name in sorted(names)
         }
+
+    def parcels(self) -> list[Parcel]:
+        """The latest versions: immutable."""
+        return [
+            Parcel(v.name, v.number, v.entries, lay_out(v.entries)[0], v.memory) for v in self._latest.values()
+        ]  # fmt: skip
+
+    def put_back(self, name: str, number: int, entries: tuple[Entry, ...], memory: npt.NDArray[np.uint8]) -> None:
+        """What was published before this shard was started."""
+        self._latest[name] = _Version(name, number, entries, memory)
 
     # In
 

@@ -6,6 +6,7 @@ It runs on a thread of its own, while the table's owner serves everybody.
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 import zlib
 from collections.abc import Callable
@@ -66,9 +67,9 @@ class TableSave:
         self._root, self._subject, self._snapshot, self._progress = root, subject, snapshot, progress
         self._layout = snapshot.layout
         self._folder = f"shard-{shard}/table-{self._layout.index}"
-        token = root.name[-16:]
-        self._blocks = RowFiles(root, f"{self._folder}/rows-{token}-", self._layout.blocks, self._layout.block_bytes)
-        self._values = RowFiles(root, f"{self._folder}/values-{token}-", self._layout.slots, snapshot.value_bytes)
+        unique = secrets.token_hex(8)  # linked files of earlier checkpoints keep their names beside these
+        self._blocks = RowFiles(root, f"{self._folder}/rows-{unique}-", self._layout.blocks, self._layout.block_bytes)
+        self._values = RowFiles(root, f"{self._folder}/values-{unique}-", self._layout.slots, snapshot.value_bytes)
 
     def write(self, before: Path | None, earlier: manifest.SavedTable | None) -> tuple[manifest.SavedTable, int]:
         """What was saved, and the bytes of new files. `earlier`: of checkpoint `before`, on the same line."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from gear.arrays import Entry, Parcel
     from gear.batch import Selection, Update
+    from gear.checkpoint import Checkpoint
     from gear.page import Page
     from gear.plan import Plan
     from gear.schema import Table
@@ -229,6 +230,10 @@ class Service(Protocol):
         self, name: str, newer_than: int, timeout: float | None
     ) -> tuple[int, tuple[Entry, ...], npt.NDArray[np.uint8]]:
         """The latest version once it is newer than that: its number, its arrays, and their bytes as laid out."""
+        ...
+
+    def checkpoint(self, timeout: float | None, progress: Callable[[int, int], None] | None = None) -> Checkpoint:
+        """Save all tables to the server's disk; `progress` is told of bytes done and bytes in all."""
         ...
 
     def info(self, timeout: float | None) -> dict[str, Any]:

@@ -6,14 +6,14 @@ A thread that must wait sleeps on a condition and is woken by the call that make
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gear.batch import Selection
-from gear.errors import DeviceError, SchemaError, TableMismatch
+from gear.errors import CheckpointError, DeviceError, SchemaError, TableMismatch
 from gear.storage import listing
 from gear.storage import ranks_asks as ranks
 from gear.storage.budget import Budget
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gear.batch import Update
+    from gear.checkpoint import Checkpoint
     from gear.page import Page
     from gear.plan import Plan
     from gear.schema import Table
@@ -248,6 +249,10 @@ class InprocSession(CommitsLocally, LaterLocally, Mapped, InprocWeights):
                 self._expire(local)
             tables = {name: local.stored.info() | local.queue.info() for name, local in self._tables.items()}
             return {"path": self.path, "tables": tables, "weights": self._weights_info()}
+
+    def checkpoint(self, timeout: float | None, progress: Callable[[int, int], None] | None = None) -> Checkpoint:
+        """Never: embedded tables have no disk of their own."""
+        raise CheckpointError("embedded tables are not saved: serve them with gear-server --checkpoint DIR")
 
     def close(self) -> None:
         """Drop the tables; their memory goes when the last array over it does."""

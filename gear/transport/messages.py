@@ -48,6 +48,7 @@ from gear.transport.messages_late import (
     SetVersion,
     Version,
 )
+from gear.transport.messages_saved import AskSaving, Complete, Completed, Save, Saved, Saving, Unsave
 from gear.transport.messages_served import (
     Acknowledge,
     Acknowledged,
@@ -73,9 +74,12 @@ __all__ = [
     "Acknowledge",
     "Acknowledged",
     "Append",
+    "AskSaving",
     "Await",
     "Begin",
     "Begun",
+    "Complete",
+    "Completed",
     "Count",
     "Credit",
     "Discard",
@@ -100,6 +104,9 @@ __all__ = [
     "Published",
     "Read",
     "Release",
+    "Save",
+    "Saved",
+    "Saving",
     "Seal",
     "Seconds",
     "SetVersion",
@@ -108,6 +115,7 @@ __all__ = [
     "Staged",
     "Store",
     "Text",
+    "Unsave",
     "Version",
     "Void",
 ]  # fmt: skip
@@ -335,7 +343,7 @@ Request = (
     Discover | Hello | Attach | Goodbye | CreateTable | OpenTable | Lease | Allocate | GiveBack | Commit
     | Withdraw | Select | Pick | Hold | Update | Reset | Info | Releases | Explain | Describe | Measure | Scan | Insert
     | Collect | DropHidden | Draw | Credit | Await | Account | Fill | SetVersion | Begin | Append | Seal | Length | Drop
-    | Acknowledge | Identify | Publish | Store | Install | Fetch | Read | Discard
+    | Acknowledge | Identify | Publish | Store | Install | Fetch | Read | Discard | Save | Complete | Unsave | AskSaving
 )  # fmt: skip
 
 
@@ -513,7 +521,7 @@ class Revoke(Message, tag=112):
 Reply = (
     Failed | Discovered | Welcome | Done | Opened | Granted | Committed | Withdrawn | Selected | Updated
     | Informed | Recall | Revoke | Explained | Described | Scanned | Gathered | Lend | Version | Begun | Grown
-    | Acknowledged | Identified | Staged | Published | Fetched
+    | Acknowledged | Identified | Staged | Published | Fetched | Saved | Completed | Saving
 )  # fmt: skip
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from gear.checkpoint import Checkpoint
     from gear.page import Page
     from gear.plan import Plan
     from gear.schema import Table
@@ -387,6 +388,12 @@ class RemoteSession(LaterSession, RemoteWeights):
         """Drop every trajectory of the table."""
         with self._talking() as talk:
             talk.ask(m.Reset(table.layout.index), deadline_of(timeout))
+
+    def checkpoint(self, timeout: float | None, progress: Callable[[int, int], None] | None = None) -> Checkpoint:
+        """Save all tables to the server's disk."""
+        from gear.transport.saving import save
+
+        return save({0: self}, 1, timeout, progress)
 
     def info(self, timeout: float | None) -> dict[str, Any]:
         """Figures of the server and of each table."""

@@ -8,7 +8,7 @@ trajectory is written to one part, see `parts`. Shards that died are left out.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gear.arrays import Entry, Parcel
+    from gear.checkpoint import Checkpoint
     from gear.plan import Plan
     from gear.schema import Table
     from gear.transport.base import Session, Wanted
@@ -337,6 +338,12 @@ class Several(Each):
         for answer in self.ask_each(dict(bodies), timeout).values():
             if isinstance(answer, GearError) and not isinstance(answer, ConnectionLost):
                 raise answer
+
+    def checkpoint(self, timeout: float | None, progress: Callable[[int, int], None] | None = None) -> Checkpoint:
+        """Save all tables to the server's disk."""
+        from gear.transport.saving import save
+
+        return save(self.living, self._count, timeout, progress)
 
     def info(self, timeout: float | None) -> dict[str, Any]:
         """Figures of all shards added up, and under ``shards`` whether each one serves."""

@@ -1,0 +1,81 @@
+"""A shard that begins with what it has saved in a checkpoint, and which checkpoint a server begins with."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gear.arrays import Entry
+from gear.errors import CheckpointError
+from gear.storage import manifest, restoring, shelf
+from gear.storage.memory import size_text
+
+if TYPE_CHECKING:
+    from gear.server.tables import Place
+    from gear.server.weights import Weights
+
+logger = logging.getLogger(__name__)
+
+LATEST = "latest"
+
+
+def chosen(restore: str, directory: str, shards: int) -> tuple[str, str]:
+    """The checkpoint that ``--restore`` means, and what to say about it; "" for none.
+
+    ``latest`` is the newest complete one; what saves that did not come to their end have left is passed over. One that
+    is damaged is never passed over: an older one holds less, and only who starts the server can want that.
+
+    Raises
+    ------
+    CheckpointError
+        If it is none, or it was saved by another number of shards.
+    """
+    if restore == LATEST:
+        there, left = shelf.listed(Path(directory)), shelf.incomplete(Path(directory))
+        skipped = "".join(f"; skipped {path.name}, which was never completed" for path in left)
+        if not there:
+            return "", f"nothing to restore: {directory} holds no complete checkpoint{skipped}"
+        path = there[-1].path
+    else:
+        path, skipped = Path(restore), ""
+    try:
+        whole = manifest.load(path)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}{_others(path, restore, directory)}") from None
+    if whole.shards != shards:
+        raise CheckpointError(
+            f"{path} was saved by {whole.shards} shards, and {shards} are asked for: start with --devices "
+            f"{'cpu' if whole.shards == 1 else f'cpu:{whole.shards}'}"
+        )
+    return str(path.resolve()), f"restoring {path}: {size_text(whole.nbytes)}{skipped}"
+
+
+def _others(path: Path, restore: str, directory: str) -> str:
+    if restore != LATEST:
+        return ""
+    older = [one.path for one in shelf.listed(Path(directory)) if one.path != path]
+    return f"; older checkpoints are there: --restore {older[-1]}" if older else ""
+
+
+def restore(path: Path, place: Place, weights: Weights, directory: str) -> None:
+    """Make the segments of a shard as they were saved, and publish what was published.
+
+    Raises
+    ------
+    CheckpointError, InsufficientMemory
+    """
+    whole = manifest.load(path)
+    part = restoring.part_of(whole, place.shard)
+    newest = shelf.listed(Path(directory))[-1:] if directory else []
+    same_line = bool(newest) and newest[0].path.resolve() == path.resolve()
+    try:
+        restoring.restore(path, part, place.directory, same_line, place.memory)
+        for saved in part.weights:
+            entries = tuple(Entry(a.name, a.dtype, a.shape) for a in saved.arrays)
+            weights.put_back(saved.name, saved.version, entries, restoring.weights(path, saved))
+    except BaseException:
+        for table in part.tables:
+            (place.directory / f"table-{table.index}").unlink(missing_ok=True)
+        raise
+    logger.info("restored %d tables of %s", len(part.tables), path)

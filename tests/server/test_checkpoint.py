@@ -1,0 +1,221 @@
+"""Checkpoints of real servers: saved under load, by the clock and at the end; restored, refused; a deploy."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gear
+from gear.errors import CheckpointError
+from gear.storage import manifest, shelf
+from tests.transport.helpers import eventually
+
+from .test_restart import Ledger, declare, trajectory
+
+
+def stored(client: gear.Client, table: str = "t") -> dict[int, list[int]]:
+    """What is there: the steps of each trajectory, by its number."""
+    found = {}
+    for page in client.scan(table):
+        selection = client.select(table=table, ids=page.ids)
+        batch = client.collect(selection)
+        client.release(selection)
+        for k, t, length in zip(batch["k"], batch["t"], batch.lengths.tolist(), strict=True):
+            assert (k[:length] == k[0, 0]).all()
+            found[int(k[0, 0])] = t[:length].tolist()
+    return found
+
+
+def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
+    code = "import sys; from gear.server.cli import main; sys.exit(main())"
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
+def test_a_restored_server_holds_what_was_saved_and_draws_what_would_have_been_drawn(devices, start_server, tmp_path):
+    arguments = ("--devices", devices, "--checkpoint", str(tmp_path / "saved"))
+    server, seen = start_server(*arguments), []
+    with gear.connect(server.address) as client:
+        client.create_table(declare(sampler=gear.Prioritized(0.6)))
+        client.create_table(declare("u", sampler=gear.Uniform(), shards=1))
+        for number in range(1, 400):
+            client.insert(trajectory(number), "t", priority=1.0 + number % 7)
+            client.insert(trajectory(number), "u")
+        client.publish("policy", {"w": np.arange(10.0)})
+        before = stored(client), stored(client, "u")
+        client.sample(16, "u")
+        done = client.checkpoint(progress=lambda *state: seen.append(state))
+        assert done.trajectories == len(before[0]) + len(before[1])
+        assert done.left_out == 0
+        assert Path(done.path).name == "checkpoint-000001"
+        assert seen[-1] == (done.nbytes, done.nbytes)
+        expected = [client.sample(16, "u").ids.tolist() for _ in range(5)]
+        client.insert(trajectory(1000), "t")
+        figures = client.info()["checkpoint"]
+        assert (figures["bytes"], figures["failures"], figures["running"]) == (done.nbytes, 0, 0)
+    server.stop()
+    again = start_server(*arguments, "--restore", done.path)
+    with gear.connect(again.address) as client:
+        assert (stored(client), stored(client, "u")) == before
+        assert [client.sample(16, "u").ids.tolist() for _ in range(5)] == expected
+        assert client.fetch("policy").arrays["w"].tolist() == list(range(10))
+        assert client.publish("policy", {"w": np.zeros(1)}) == 2
+        for number in range(2000, 2010):
+            client.insert(trajectory(number), "t")
+        assert len(client.sample(64, "t").ids) == 64
+        assert client.checkpoint().written > done.nbytes, "a line of its own"
+        again = client.checkpoint()
+        assert 0 < again.written < again.nbytes
+
+
+def test_saves_go_on_by_the_clock_and_at_the_end_while_clients_work(start_server, tmp_path):
+    directory = tmp_path / "saved"
+    arguments = ("--checkpoint", str(directory), "--keep", "2")
+    server = start_server(*arguments, "--checkpoint-every", "1s", "--metrics-port", "0")
+    ledger = Ledger(server.address, "shm")
+    ledger.client.create_table(declare())
+
+    def wait() -> None:
+        eventually(lambda: shelf.listed(directory) and shelf.listed(directory)[-1].number >= 3, "three saves", 60.0)
+
+    ledger.run(wait)
+    before = stored(ledger.client)
+    with urllib.request.urlopen(f"http://{server.fields['metrics']}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    assert float(re.search(r'gear_checkpoint_bytes\{shard="0"\} (\S+)', text)[1]) > 0
+    assert abs(float(re.search(r'gear_checkpoint_timestamp_seconds\{shard="0"\} (\S+)', text)[1]) - time.time()) < 60
+    ledger.close()
+    assert server.stop() == 0
+    there = shelf.listed(directory)
+    assert len(there) == 2
+    assert shelf.incomplete(directory) == []
+    for one in there:
+        manifest.verify(one.path)
+    again = start_server(*arguments, "--restore", "latest")
+    with gear.connect(again.address) as client:
+        assert stored(client) == before, "the checkpoint of the end holds all that was acknowledged"
+    shown = cli("checkpoint", "inspect", str(directory))
+    assert f"table t: {len(before)} trajectories" in shown.stdout
+    assert "all as they were saved" in cli("checkpoint", "verify", str(directory)).stdout
+    assert "of it new" in cli("checkpoint", "save", again.address).stdout
+
+
+def test_a_damaged_checkpoint_is_refused_by_name_and_none_is_passed_over(start_server, tmp_path):
+    directory = tmp_path / "saved"
+    arguments = ("--checkpoint", str(directory))
+    server = start_server(*arguments, "--restore", "latest")  # there is none yet: said, and no error
+    assert "holds no complete checkpoint" in server.log.read_text()
+    with gear.connect(server.address) as client:
+        client.create_table(declare())
+        for number in range(1, 50):
+            client.insert(trajectory(number))
+            if number == 25:
+                first = client.checkpoint()
+        second = client.checkpoint()
+    server.stop()
+    last = shelf.listed(directory)[-1].path
+    (directory / ".partial-0123456789abcdef").mkdir()
+    for path in (Path(second.path), last):
+        victim = next(path.rglob("rows-*.npy"))
+        data = bytearray(victim.read_bytes())
+        data[len(data) // 2] ^= 4
+        victim.unlink()  # a link of it may be part of another one
+        victim.write_bytes(data)
+    refused = start_server(*arguments, "--restore", "latest", ready=False)
+    assert refused.process.wait(60) == 1
+    assert victim.name in refused.log.read_text()
+    shown = cli("checkpoint", "verify", str(last))
+    assert shown.returncode == 1
+    assert victim.name in shown.stderr
+    again = start_server(*arguments, "--restore", first.path)
+    with gear.connect(again.address) as client:
+        assert len(stored(client)) == 25
+
+
+def test_a_server_without_a_directory_and_one_that_cannot_write_say_so_and_go_on(start_server, tmp_path):
+    directory = tmp_path / "saved"
+    with gear.connect(start_server().address) as client, pytest.raises(CheckpointError, match="--checkpoint DIR"):
+        client.checkpoint()
+    server = start_server("--checkpoint", str(directory))
+    with gear.connect(server.address) as client:
+        client.create_table(declare())
+        client.insert(trajectory(1))
+        for path in directory.iterdir():
+            path.unlink()
+        directory.rmdir()
+        directory.write_text("no directory")
+        with pytest.raises(CheckpointError, match="could not be saved"):
+            client.checkpoint()
+        client.insert(trajectory(2))
+        assert client.info()["checkpoint"]["failures"] == 1
+    other = start_server("--checkpoint", str(tmp_path / "other"))
+    clash = start_server("--checkpoint", str(tmp_path / "other"), ready=False)
+    assert clash.process.wait(60) == 1
+    assert "another server writes there" in clash.log.read_text()
+    assert other.process.poll() is None
+
+
+@pytest.mark.parametrize("path", ["shm", "tcp"])
+def test_a_deploy_under_load_fails_no_call(path, start_server, tmp_path):
+    """SIGTERM, a checkpoint, the next release started: calls wait meanwhile, and nothing is lost or twice."""
+    arguments = ("--client-timeout", "5", "--checkpoint", str(tmp_path / "saved"), "--restore", "latest")
+    server = start_server(*arguments, discard=False)
+    port = server.address.rpartition(":")[2]
+    ledger = Ledger(server.address, path)
+    ledger.client.create_table(declare())
+
+    def deploy() -> None:
+        nonlocal server
+        for _ in range(2 if path == "shm" else 1):
+            assert server.stop() == 0
+            server = start_server("--name", server.name, "--port", port, *arguments, discard=False)
+            assert "took up 1 table, " in server.log.read_text()
+            ledger.progress()
+
+    ledger.run(deploy)
+    ledger.check()
+    ledger.close()
+    server.stop()
+    assert len(shelf.listed(tmp_path / "saved")) == (3 if path == "shm" else 2)
+    start_server("--name", server.name).stop()  # --discard
+
+
+def test_evictions_during_a_save_leave_a_consistent_checkpoint(start_server, tmp_path):
+    server = start_server("--checkpoint", str(tmp_path / "saved"))
+    with gear.connect(server.address) as client:
+        client.create_table(declare(capacity=gear.Steps(200_000)))
+        for number in range(1, 3000):
+            client.insert(trajectory(number), wait=False)
+        client.flush()
+        over = threading.Event()
+
+        def write() -> None:
+            number = 3000
+            with gear.connect(server.address) as other:
+                while not over.is_set():
+                    other.insert(trajectory(number))
+                    number += 1
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        try:
+            saved = [client.checkpoint() for _ in range(3)]
+        finally:
+            over.set()
+            thread.join()
+    server.stop()
+    again = start_server("--restore", saved[-1].path)
+    with gear.connect(again.address) as client:
+        there = stored(client)
+    assert len(there) == saved[-1].trajectories
+    assert all(steps == list(range(1 + number % 13)) for number, steps in there.items())
+    numbers = sorted(there)
+    assert numbers == list(range(numbers[0], numbers[-1] + 1)), "nothing is missing between two that are there"
