@@ -50,6 +50,10 @@ def _of(*names: str) -> Callable[[Figures], Sequence[float]]:
     return lambda figures: [figures[name] for name in names]
 
 
+def _saved(name: str) -> Callable[[Figures], Sequence[float]]:
+    return lambda figures: [figures.get("checkpoint", {}).get(name, 0)]
+
+
 OF_TABLES = (
     Family("gear_inserted_trajectories", True, "Trajectories committed.", _of("inserted_trajectories")),
     Family("gear_inserted_steps", True, "Steps committed.", _of("inserted_steps")),
@@ -109,14 +113,14 @@ OF_SHARDS = (
     Family("gear_shard_segment_bytes", False, "Bytes of all tables' memory.", _of("segment_bytes")),
     Family("gear_shard_memory_limit_bytes", False, "Bytes that tables may take.", _of("memory_limit")),
     Family("gear_checkpoint_timestamp_seconds", False, "When the shard saved its part of one last, 0: never.",
-           lambda s: [s["checkpoint"]["last_time"]]),
+           _saved("last_time")),
     Family("gear_checkpoint_bytes", False, "Bytes of the shard's part of the last checkpoint.",
-           lambda s: [s["checkpoint"]["bytes"]]),
+           _saved("bytes")),
     Family("gear_checkpoint_written_bytes", False, "Bytes of it that were not in an earlier one.",
-           lambda s: [s["checkpoint"]["written_bytes"]]),
-    Family("gear_checkpoint_seconds", False, "Seconds that it took.", lambda s: [s["checkpoint"]["last_seconds"]]),
-    Family("gear_checkpoint_failures", True, "Saves that failed.", lambda s: [s["checkpoint"]["failures"]]),
-    Family("gear_checkpoint_running", False, "Whether the shard is saving.", lambda s: [s["checkpoint"]["running"]]),
+           _saved("written_bytes")),
+    Family("gear_checkpoint_seconds", False, "Seconds that it took.", _saved("last_seconds")),
+    Family("gear_checkpoint_failures", True, "Saves that failed.", _saved("failures")),
+    Family("gear_checkpoint_running", False, "Whether the shard is saving.", _saved("running")),
     Family("gear_shard_clients", False, "Clients.", lambda s: [s["clients"][k] for k in _BESIDE["state"]], "state"),
     Family("gear_shard_messages", True, "Messages.", lambda s: [s["messages"][k] for k in _BESIDE["outcome"]],
            "outcome"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gear.arrays import Entry
 from gear.errors import CheckpointError
-from gear.storage import manifest, restoring, shelf
+from gear.storage import manifest, shelf
 from gear.storage.memory import size_text
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ def restore(path: Path, place: Place, weights: Weights, directory: str) -> None:
     ------
     CheckpointError, InsufficientMemory
     """
+    from gear.storage import restoring  # not at once: the command line looks at checkpoints without kernels
+
     whole = manifest.load(path)
     part = restoring.part_of(whole, place.shard)
     newest = shelf.listed(Path(directory))[-1:] if directory else []

@@ -67,6 +67,10 @@ REQUESTS = [
     (m.Fetch("policy", 3, None), 0),
     (m.Read(1, 0, 4 << 20), 0),
     (m.Discard(1), 0),
+    (m.Save("0123456789abcdef"), 0),
+    (m.Complete("0123456789abcdef"), 0),
+    (m.Unsave("0123456789abcdef"), 0),
+    (m.AskSaving(), 0),
 ]
 ANSWERS = [
     (m.Failed("DataError", "no"), 0),
@@ -98,6 +102,9 @@ ANSWERS = [
     (m.Staged(1), 0),
     (m.Published(2), 0),
     (m.Fetched(2, (Entry("x", "int64", ()),), 0), 1),
+    (m.Saved(100, 50, 7, 1, 0.5), 0),
+    (m.Completed("/data/checkpoint-000001", 100, 50), 0),
+    (m.Saving(50, 100), 0),
 ]
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text() | st.binary(max_size=40),
