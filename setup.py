@@ -39,6 +39,7 @@ setup(
         "pyzmq>=26",
         "msgspec>=0.19",
         "ml_dtypes>=0.5",
+        "xxhash>=3.0",
         "tomli>=2; python_version < '3.11'",
     ],
     extras_require={

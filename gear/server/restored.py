@@ -29,7 +29,7 @@ def chosen(restore: str, directory: str, shards: int) -> tuple[str, str]:
     Raises
     ------
     CheckpointError
-        If it is none, or it was saved by another number of shards.
+        If it is none.
     """
     if restore == LATEST:
         there, left = shelf.listed(Path(directory)), shelf.incomplete(Path(directory))
@@ -44,10 +44,7 @@ def chosen(restore: str, directory: str, shards: int) -> tuple[str, str]:
     except CheckpointError as error:
         raise CheckpointError(f"{error}{_others(path, restore, directory)}") from None
     if whole.shards != shards:
-        raise CheckpointError(
-            f"{path} was saved by {whole.shards} shards, and {shards} are asked for: start with --devices "
-            f"{'cpu' if whole.shards == 1 else f'cpu:{whole.shards}'}"
-        )
+        skipped += f"; saved by {whole.shards} shards, dealt out to {shards}"
     return str(path.resolve()), f"restoring {path}: {size_text(whole.nbytes)}{skipped}"
 
 
@@ -68,16 +65,16 @@ def restore(path: Path, place: Place, weights: Weights, directory: str) -> None:
     from gear.storage import restoring  # not at once: the command line looks at checkpoints without kernels
 
     whole = manifest.load(path)
-    part = restoring.part_of(whole, place.shard)
     newest = shelf.listed(Path(directory))[-1:] if directory else []
     same_line = bool(newest) and newest[0].path.resolve() == path.resolve()
+    found = restoring.pieces(path, whole, place.shard, place.shards, same_line)
     try:
-        restoring.restore(path, part, place.directory, same_line, place.memory)
-        for saved in part.weights:
+        restoring.restore(path, found, place.directory, place.memory)
+        for saved in [one for part in whole.parts for one in part.weights] if place.shard == 0 else ():
             entries = tuple(Entry(a.name, a.dtype, a.shape) for a in saved.arrays)
             weights.put_back(saved.name, saved.version, entries, restoring.weights(path, saved))
     except BaseException:
-        for table in part.tables:
-            (place.directory / f"table-{table.index}").unlink(missing_ok=True)
+        for piece in found:
+            (place.directory / f"table-{piece.layout.index}").unlink(missing_ok=True)
         raise
-    logger.info("restored %d tables of %s", len(part.tables), path)
+    logger.info("restored %d tables of %s", len(found), path)

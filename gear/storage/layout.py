@@ -255,6 +255,11 @@ class Layout:
         mine = [p for p in self.placements.values() if p.column.per == "trajectory"]
         return mine if self.keys is None else [*mine, self.keys]
 
+    def strips(self, segment: np.ndarray) -> list[np.ndarray]:
+        """Of each of `once` its rows by slot: uint8[slots, width], views of `segment`."""
+        base, stride = self.regions["trajectories"].offset, np.lib.stride_tricks.as_strided
+        return [stride(segment[base + p.offset :], (self.slots, p.width), (p.stride, 1)) for p in self.once]
+
     @staticmethod
     def fields_of(name: str) -> int:
         """Fields of a record of region `name`; 1 where it holds no records."""

@@ -15,7 +15,7 @@ from gear.selection.prioritized import leaf
 from gear.storage import fields as f
 from gear.storage.directory import float64s, int32s, int64s
 from gear.storage.items import indices
-from gear.storage.journal import chained, checksum
+from gear.storage.journal import chained, checksum, stamp
 from gear.storage.sampler import enter, listed
 from gear.storage.sets import head, items_in
 
@@ -243,3 +243,21 @@ def served_items(segment, params, stored):
             out[n] = item
             n += 1
     return out
+
+
+@kernel
+def restamp(segment, params):
+    """Checksums of all stored slots and their chains, of memory that was filled in another way than by commits."""
+    slots, blocks = int64s(segment, params, f.R_SLOTS), int32s(segment, params, f.R_BLOCKS)
+    for slot in range(params[f.P_SLOTS]):
+        at = slot * f.SLOT_FIELDS
+        if slots[at + f.STATE] != f.OPEN and slots[at + f.STATE] != f.CLOSED:
+            continue
+        chain, n, block = np.int64(0), np.int64(0), slots[at + f.FIRST]
+        while block >= 0:
+            record = block * f.BLOCK_FIELDS
+            chain += chained(block, n, np.int64(blocks[record + f.GENERATION]))
+            n += 1
+            block = np.int64(blocks[record + f.NEXT])
+        slots[at + f.CHAIN] = chain
+        stamp(segment, params, slot)

@@ -6,15 +6,19 @@ What is made is the memory at the instant of the save, without what belonged to 
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from gear import schema
-from gear.errors import CheckpointError, GearError
-from gear.storage import arrayfile, format, memory
+from gear.errors import CheckpointError, GearError, InsufficientMemory
+from gear.parts import holders, is_spread
+from gear.parts import part as part_
+from gear.storage import arrayfile, format, memory, replanting
 from gear.storage import fields as f
 from gear.storage.journal import stamp
 from gear.storage.layout import Layout
@@ -25,6 +29,8 @@ from gear.storage.saving_table import layout_sum
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+logger = logging.getLogger(__name__)
 
 
 def part_of(manifest: Manifest, shard: int) -> Part:
@@ -40,11 +46,9 @@ def layout_of(table: SavedTable) -> Layout:
     CheckpointError
         If its declaration cannot be read here, or it is laid out otherwise.
     """
-    from gear.parts import is_spread, part
-
     try:
         whole = schema.from_bytes(bytes.fromhex(table.declaration))
-        mine = part(whole, table.part, table.parts)
+        mine = part_(whole, table.part, table.parts)
         layout = Layout(mine, table.index, table.shard, spread=is_spread(whole, table.parts))
     except (GearError, ValueError) as error:
         raise CheckpointError(f"table {table.name!r}: its declaration cannot be read here ({error})") from None
@@ -56,13 +60,79 @@ def layout_of(table: SavedTable) -> Layout:
     return layout
 
 
-def restore(root: Path, part: Part, folder: Path, same_line: bool, limit: int | None = None) -> None:
-    """Make the segments of a shard in its directory from what it has saved in checkpoint `root`.
+class Piece(NamedTuple):
+    """What a shard makes of a table: its layout here, how it is filled, and what its header says."""
+
+    table: SavedTable
+    layout: Layout
+    origin: format.Origin
+    line: int
+    fill: Callable[[npt.NDArray[np.uint8]], None]
+
+
+def pieces(root: Path, manifest: Manifest, shard: int, shards: int, same_line: bool) -> list[Piece]:
+    """What falls to a shard of a server of so many; `same_line`: nothing was saved after this checkpoint.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    if manifest.shards == shards:
+        return [_again(root, table, layout_of(table), same_line) for table in part_of(manifest, shard).tables]
+    found, by_name = [], dict[str, list[SavedTable]]()
+    for part in manifest.parts:
+        for table in part.tables:
+            by_name.setdefault(table.name, []).append(table)
+    for index, (name, saved) in enumerate(by_name.items()):
+        whole = schema.from_bytes(bytes.fromhex(saved[0].declaration))
+        there = holders(whole, shards)
+        if len(saved) != saved[0].parts:
+            raise CheckpointError(f"table {name!r} has {len(saved)} of its {saved[0].parts} parts in {root}")
+        if shard not in there:
+            continue
+        saved = sorted(saved, key=lambda table: table.part)
+        number = there.index(shard)
+        layouts = [
+            Layout(part_(whole, k, len(there)), index, there[k], spread=is_spread(whole, len(there)))
+            for k in range(len(there))
+        ]
+        layout = layouts[number]
+        if len(there) == len(saved):  # the same parts elsewhere
+            layout_of(saved[number])
+            found.append(_again(root, saved[number], layout, False))
+        else:
+            found.append(_anew(root, saved, layouts, number))
+    return found
+
+
+def _again(root: Path, table: SavedTable, layout: Layout, same_line: bool) -> Piece:
+    origin = format.Origin(bytes.fromhex(table.declaration), table.part, table.parts)
+    line = table.line if same_line else 0
+    return Piece(table, layout, origin, line, lambda segment: fill(root, table, layout, segment))
+
+
+def _anew(root: Path, saved: list[SavedTable], layouts: list[Layout], number: int) -> Piece:
+    def plant(segment: npt.NDArray[np.uint8]) -> None:
+        sources = [replanting.load(root, table, layout_of(table)) for table in saved]
+        plans = replanting.deal(sources, layouts)
+        replanting.plant(root, sources, plans, number, layouts[number], segment)
+        left_out = sum(plan.left_out for plan in plans)
+        if left_out and number == 0:
+            logger.warning(
+                "table %s: %d trajectories, the oldest, have no place on %d shards and are left out",
+                saved[0].name, left_out, len(layouts),
+            )  # fmt: skip
+
+    origin = format.Origin(bytes.fromhex(saved[0].declaration), number, len(layouts))
+    return Piece(saved[0], layouts[number], origin, 0, plant)
+
+
+def restore(root: Path, found: list[Piece], folder: Path, limit: int | None = None) -> None:
+    """Make the segments of a shard in its directory.
 
     Parameters
     ----------
-    same_line : bool
-        Whether nothing was saved after this checkpoint, see `lineage`.
+    found : see `pieces`.
     limit : int, optional
         Bytes that they may take.
 
@@ -72,27 +142,23 @@ def restore(root: Path, part: Part, folder: Path, same_line: bool, limit: int | 
         If a file is damaged or missing, naming it: no segment counts as finished then.
     InsufficientMemory
     """
-    layouts = [layout_of(table) for table in part.tables]
-    total = sum(layout.nbytes for layout in layouts)
+    total = sum(piece.layout.nbytes for piece in found)
     if limit is not None and total > limit:
-        from gear.errors import InsufficientMemory
-
         raise InsufficientMemory(
-            f"the tables of {root} take {memory.size_text(total)} ({total} bytes) on shard {part.shard}, but --memory "
-            f"allows {memory.size_text(limit)} ({limit} bytes) there; raise it"
+            f"the tables of {root} take {memory.size_text(total)} ({total} bytes) on a shard, but --memory allows "
+            f"{memory.size_text(limit)} ({limit} bytes) there; raise it"
         )
     made: list[npt.NDArray[np.uint8]] = []
-    for table, layout in zip(part.tables, layouts, strict=True):
-        path = folder / f"table-{table.index}"
+    for piece in found:
+        path = folder / f"table-{piece.layout.index}"
         path.unlink(missing_ok=True)
-        segment = memory.create(path, layout.nbytes, f"table {table.name!r}")
-        whole = bytes.fromhex(table.declaration)
-        format.start(segment, layout, format.Origin(whole, table.part, table.parts))
+        segment = memory.create(path, piece.layout.nbytes, f"table {piece.table.name!r}")
+        format.start(segment, piece.layout, piece.origin)
         hide(segment)
-        if table.shown:
+        if piece.table.shown:
             format.show(segment)
-        set_line(segment, table.line if same_line else 0)
-        fill(root, table, layout, segment)
+        set_line(segment, piece.line)
+        piece.fill(segment)
         made.append(segment)
     for segment in made:
         finish(segment)
@@ -127,16 +193,13 @@ def fill(root: Path, table: SavedTable, layout: Layout, segment: npt.NDArray[np.
     place = arrayfile.read(root, table.arrays["block_file"]), arrayfile.read(root, table.arrays["block_row"])
     scatter(root, table.rows, *place, arrayfile.chunks, put)
     if "value_file" in table.arrays:
-        base = layout.regions["trajectories"].offset
+        strips = layout.strips(segment)
 
         def put_values(numbers: npt.NDArray, rows: npt.NDArray[np.uint8]) -> None:
             at = 0
-            for p in layout.once:
-                strip = np.lib.stride_tricks.as_strided(
-                    segment[base + p.offset :], (layout.slots, p.width), (p.stride, 1)
-                )
-                strip[numbers] = rows[:, at : at + p.width]
-                at += p.width
+            for strip in strips:
+                strip[numbers] = rows[:, at : at + strip.shape[1]]
+                at += strip.shape[1]
 
         place = arrayfile.read(root, table.arrays["value_file"]), arrayfile.read(root, table.arrays["value_row"])
         scatter(root, table.values, *place, arrayfile.chunks, put_values)

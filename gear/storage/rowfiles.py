@@ -81,7 +81,7 @@ class RowFiles:
                 continue
             mine = same & (file == k)
             self.file[mine], self.row[mine] = len(self.files), row[mine]
-            self.files.append(ArrayFile(name, entry.dtype, entry.shape, entry.crc32))
+            self.files.append(ArrayFile(name, entry.dtype, entry.shape, entry.xxh3))
             taken |= mine
         return taken
 

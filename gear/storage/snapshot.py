@@ -107,11 +107,7 @@ class Snapshot:
         segment, region = stored.segment, layout.regions["arena"]
         self._arena = segment[region.offset : region.offset + region.nbytes].reshape(layout.blocks, layout.block_bytes)
         self._blocks_now, self._slots_now = layout.view(segment, "blocks"), layout.view(segment, "slots")
-        base = layout.regions["trajectories"].offset
-        self._strips = [
-            np.lib.stride_tricks.as_strided(segment[base + p.offset :], (layout.slots, p.width), (p.stride, 1))
-            for p in layout.once
-        ]
+        self._strips = layout.strips(segment)
         self.value_bytes = sum(p.width for p in layout.once)
 
     # The owner's

@@ -163,6 +163,63 @@ def test_a_server_without_a_directory_and_one_that_cannot_write_say_so_and_go_on
     assert other.process.poll() is None
 
 
+def priorities(client: gear.Client, table: str) -> dict[int, float]:
+    """The priority of each trajectory, by its number."""
+    found = {}
+    for page in client.scan(table):
+        selection = client.select(table=table, ids=page.ids)
+        numbers = client.collect(selection, columns=["n"])["n"].tolist()
+        client.release(selection)
+        found |= dict(zip(numbers, page.priorities.tolist(), strict=True))
+    return found
+
+
+def test_a_checkpoint_is_dealt_out_to_another_number_of_shards(start_server, tmp_path):
+    """And back: rows, priorities, late columns and what the limiter counted are the same; ids are new."""
+    columns = [
+        gear.Column("k", (8,), "int64"), gear.Column("t", (), "int32"), gear.Column("n", (), "int64", per="trajectory"),
+        gear.Column("late", (), "int64", per="trajectory", late=True),
+    ]  # fmt: skip
+    limiter = gear.SampleToInsertRatio(2.0, 1, 300.0)
+    spread = gear.Table("t", columns, gear.Steps(2000), item=gear.Whole(), mean_length=8, limiter=limiter,
+                        sampler=gear.Prioritized(0.6), requirements=[("late",)])  # fmt: skip
+    arguments = ("--checkpoint", str(tmp_path / "saved"))
+    server = start_server("--devices", "cpu:2", *arguments)
+    with gear.connect(server.address) as client:
+        client.create_table(spread)
+        client.create_table(declare("q", limiter=gear.Queue(100)))
+        for number in range(1, 60):
+            one = trajectory(number) | {"n": number}
+            client.insert(one, "t", priority=1.0 + number % 7)
+            client.insert(trajectory(number), "q")
+        for page in client.scan("t"):
+            selection = client.select(table="t", ids=page.ids[::2])
+            numbers = client.collect(selection, columns=["n"])["n"]
+            client.release(selection)
+            client.fill(selection.ids, {"late": numbers * 10})
+        client.sample(32, "t")
+        before = stored(client), priorities(client, "t")
+        done = client.checkpoint()
+        first = [client.sample(1, "q")["k"][0, 0, 0] for _ in range(3)]
+        counted = client.info()["tables"]["t"]
+    server.stop()
+    path = done.path
+    for devices in ("cpu:3", "cpu"):
+        server = start_server("--devices", devices, *arguments, "--restore", path)
+        with gear.connect(server.address) as client:
+            assert (stored(client), priorities(client, "t")) == before
+            batch = client.sample(16, "t", require=["late"])
+            assert (batch["late"] == 10 * batch["n"]).all()
+            figures = client.info()["tables"]["t"]
+            assert figures["inserted_items"] == counted["inserted_items"]
+            if devices == "cpu:3":
+                assert [client.sample(1, "q")["k"][0, 0, 0] for _ in range(3)] == first
+            client.insert(trajectory(100) | {"n": 100}, "t")
+            before[0][100], before[1][100] = list(range(1 + 100 % 13)), max(before[1].values())
+        assert server.stop() == 0
+        path = "latest"
+
+
 @pytest.mark.parametrize("path", ["shm", "tcp"])
 def test_a_deploy_under_load_fails_no_call(path, start_server, tmp_path):
     """SIGTERM, a checkpoint, the next release started: calls wait meanwhile, and nothing is lost or twice."""

@@ -18,7 +18,7 @@ from gear import schema
 from gear.errors import CheckpointError
 from gear.storage import arrayfile, format, manifest, shelf
 from gear.storage import fields as f
-from gear.storage.restoring import part_of, restore
+from gear.storage.restoring import pieces, restore
 from gear.storage.saving import PartSave
 from gear.storage.saving_table import Subject
 from gear.storage.table import StoredTable
@@ -51,7 +51,7 @@ def save(stored: StoredTable, directory: Path, number: int = 0) -> Path:
 
 def restored(path: Path, folder: Path, same_line: bool = True) -> StoredTable:
     folder.mkdir(exist_ok=True)
-    restore(path, part_of(manifest.load(path), 0), folder, same_line)
+    restore(path, pieces(path, manifest.load(path), 0, 1, same_line), folder)
     header = format.read(folder / "table-0")
     return StoredTable(header.table, header.index, header.shard, folder / "table-0", header.spread, kept=True, era=0)
 
