@@ -12,7 +12,7 @@ import hmac
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -165,6 +165,9 @@ class Clients:
 
     def __len__(self) -> int:
         return len(self._by_identity)
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter([*self._by_identity.values()])
 
     def of_lane(self, identity: bytes, attempt: int, key: bytes) -> Client | None:
         """Whose lane it is that was opened with that greeting, and no other from now on; None for a stranger's."""

@@ -92,11 +92,11 @@ class Router:
             return False
         return True
 
-    def close(self) -> None:
-        """Drop every connection."""
+    def close(self, linger: int = 0) -> None:
+        """Drop every connection; within `linger` milliseconds `end` waits for what has been sent to leave."""
         self.socket.disable_monitor()
         self._monitor.close(0)
-        self.socket.close(0)
+        self.socket.close(linger)
 
     def end(self) -> None:
         """Wait for the threads of ZeroMQ to end; other sockets of them must be closed."""

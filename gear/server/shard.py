@@ -52,6 +52,9 @@ _ROUND = 256
 """Messages handled before timers are looked at."""
 
 _PUSH = 0
+_LINGER = 300
+"""Milliseconds that the last answers have to leave, at an end in order."""
+
 _AGAIN = (m.Collect, m.Fetch, m.Read)
 
 
@@ -340,7 +343,10 @@ class Shard:
         }
 
     def save(self) -> None:
-        """Nobody is served any more: save what there is, if there is where to."""
+        """Nobody is served any more, which clients are told: save what there is, if there is where to."""
+        kept = not self._options.discard and len(self._service.tables) > 0
+        for client in self._clients:
+            self._send(client, _PUSH, m.Ending(kept), [])
         if self._options.last:
             self._service.saves.last(self._options.last)
 
@@ -348,7 +354,7 @@ class Shard:
         """Stop answering and remove what is not to be kept."""
         os.close(self._door)  # first: clients whose connection breaks now know that this process is gone
         self._lanes.close()
-        self._router.close()
+        self._router.close(_LINGER if self._stopping else 0)
         self._service.lending.close()
         self._router.end()
         signal.set_wakeup_fd(-1)

@@ -332,6 +332,10 @@ class Conversation:
                 call.sent = True
             if self.link.restarted and self._error is None:
                 self.post(m.Releases())  # the shard is to hear that we know
+        elif isinstance(body, m.Ending):
+            self.link.ending = body.kept
+            if not body.kept:
+                self.fail(ConnectionLost("the server has ended and keeps nothing; start it again and connect anew"))
         elif isinstance(body, (m.Recall, m.Revoke, m.Lend)):
             self._on_push(body)
         elif isinstance(body, m.Failed) and self.link.greeting:

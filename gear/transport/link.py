@@ -58,6 +58,7 @@ class Link:
     lost : why it will not be made again.
     down_since : when it broke; None while it is up or was not yet.
     restarted : whether another process serves the memory since the last welcome.
+    ending : the shard has ended in order, and what it holds is kept for the one that takes its place.
     sent : number of the last request.
     laned : whether messages go by a lane: its descriptor signals as long as there is something to receive.
     destination : see `arriving.Destination`.
@@ -79,7 +80,7 @@ class Link:
         self.endpoint, self.server, self._bulk, self._lanes, self._keys = endpoint, endpoint, bulk, lanes, keys
         self.destination = NOWHERE
         self.down_since: float | None = None
-        self.restarted = False
+        self.restarted = self.ending = False
         self.sent, self.void = 0, list[m.Void]()
         self.welcome: m.Welcome | None = None
         self.lost: GearError | None = None
@@ -214,6 +215,7 @@ class Link:
         self.reconnects += before is not None
         self.restarted = before is not None and before.era != welcome.era
         self._state, self._backoff, self.down_since = _UP, _FIRST_BACKOFF, None
+        self.ending = False
 
     def close(self) -> None:
         """Drop the connection for good."""

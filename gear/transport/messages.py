@@ -48,7 +48,7 @@ from gear.transport.messages_late import (
     SetVersion,
     Version,
 )
-from gear.transport.messages_saved import AskSaving, Complete, Completed, Save, Saved, Saving, Unsave
+from gear.transport.messages_saved import AskSaving, Complete, Completed, Ending, Save, Saved, Saving, Unsave
 from gear.transport.messages_served import (
     Acknowledge,
     Acknowledged,
@@ -86,6 +86,7 @@ __all__ = [
     "Draw",
     "Drop",
     "DropHidden",
+    "Ending",
     "Fetch",
     "Fetched",
     "Fill",
@@ -521,7 +522,7 @@ class Revoke(Message, tag=112):
 Reply = (
     Failed | Discovered | Welcome | Done | Opened | Granted | Committed | Withdrawn | Selected | Updated
     | Informed | Recall | Revoke | Explained | Described | Scanned | Gathered | Lend | Version | Begun | Grown
-    | Acknowledged | Identified | Staged | Published | Fetched | Saved | Completed | Saving
+    | Acknowledged | Identified | Staged | Published | Fetched | Saved | Completed | Saving | Ending
 )  # fmt: skip
 
 

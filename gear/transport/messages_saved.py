@@ -1,4 +1,7 @@
-"""Messages about checkpoints: each shard saves its part under a token, then one of them completes the whole."""
+"""Messages about what outlives a server: checkpoints, and its end.
+
+Each shard saves its part of a checkpoint under a token, then one of them completes the whole.
+"""
 
 from __future__ import annotations
 
@@ -56,3 +59,9 @@ class Saving(Message, tag=173):
 
     done: Number
     total: Number
+
+
+class Ending(Message, tag=174):
+    """Pushed: the shard serves nobody any more. `kept`: what it holds waits for the one that takes its place."""
+
+    kept: bool

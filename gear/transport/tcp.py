@@ -78,6 +78,8 @@ class TcpSession(RemoteSession):
         silent = time.monotonic() - down
         if silent >= m.FORGET * self._heartbeat:
             return False
+        if self._talk is not None and self._talk.link.ending:
+            return True  # the next server is being started
         listed = self.listed()
         return listed if listed is not None else silent < REFUSED or not refuses(self._endpoint)
 

@@ -105,6 +105,7 @@ ANSWERS = [
     (m.Saved(100, 50, 7, 1, 0.5), 0),
     (m.Completed("/data/checkpoint-000001", 100, 50), 0),
     (m.Saving(50, 100), 0),
+    (m.Ending(True), 0),
 ]
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text() | st.binary(max_size=40),
