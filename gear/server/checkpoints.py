@@ -1,4 +1,4 @@
-"""`gear checkpoint`: look at checkpoints on this host's disk, check them, have a server save one.
+"""`gear checkpoint`: look at checkpoints on this host's disk, check them, insert one, have a server save one.
 
 A directory may be a checkpoint or the directory that holds them; then the newest complete one is meant.
 """
@@ -36,6 +36,14 @@ def add_commands(commands: Any) -> None:
         if name == "inspect":
             verb.add_argument("--json", action="store_true", help="as JSON")
         verb.set_defaults(run=run)
+    help_ = (
+        "insert the trajectories of a checkpoint into the tables of a running server, which may be declared otherwise"
+    )
+    verb = verbs.add_parser("restore", help=help_, description=help_)
+    verb.add_argument("directory", metavar="DIR", help="a checkpoint, or a directory of checkpoints: its newest one")
+    verb.add_argument("address", help="HOST:PORT")
+    verb.add_argument("--token-file", default=None, help="file with the server's token (default: GEAR_TOKEN)")
+    verb.set_defaults(run=restore)
     help_ = "have a running server save one"
     verb = verbs.add_parser("save", help=help_, description=help_)
     verb.add_argument("address", help="HOST:PORT")
@@ -98,6 +106,18 @@ def verify(options: argparse.Namespace, token: str) -> str:
     seconds = time.monotonic() - began
     count = sum(1 for _ in whole.files())
     return f"{path}: {count} files, {size_text(whole.nbytes)}, all as they were saved ({seconds:.2f} s)"
+
+
+def restore(options: argparse.Namespace, token: str) -> str:
+    """Insert the trajectories of a checkpoint into a running server."""
+    from gear.client import connect
+    from gear.server.reinsert import reinsert
+
+    path = checkpoint_at(options.directory)
+    with connect(options.address, token=token) as client:
+        counts = reinsert(path, client)
+    said = ", ".join(f"{count} trajectories into table {name}" for name, count in counts.items()) or "nothing"
+    return f"{path}: inserted {said}"
 
 
 def save(options: argparse.Namespace, token: str) -> str:

@@ -79,6 +79,7 @@ class Saves:
         self._due: deque[_Job] = deque()
         self._done: deque[tuple[_Job, m.Message | GearError]] = deque()
         self._left = 0
+        self._stirred = threading.Event()
         self._thread: threading.Thread | None = None
         self._now: PartSave | None = None
         self._failures = 0
@@ -168,7 +169,7 @@ class Saves:
                 if job.save is not None:
                     job.save.prepare()
                     self._due.append(job)
-                    self._wake()
+                    self._stir()
                     job.taken.wait()
                 outcome = job.run()
             except GearError as error:
@@ -177,7 +178,11 @@ class Saves:
                 logger.exception("a checkpoint failed")
                 outcome = CheckpointError(f"internal error of the server: {error!r}; see its log")
             self._done.append((job, outcome))
-            self._wake()
+            self._stir()
+
+    def _stir(self) -> None:
+        self._stirred.set()
+        self._wake()
 
     def _write(self, save: PartSave) -> m.Saved:
         began, part = save.progress.began, save.write()
@@ -219,9 +224,11 @@ class Saves:
         """The shard serves nobody any more: save what it holds, when what is under way is done."""
         if not self._shelf.directory:
             return
+        self.finish()
         while self._left:
+            self._stirred.wait()
+            self._stirred.clear()
             self.finish()
-            time.sleep(0.01) if self._left else None
         save = self._new(token)
         job = _Job(lambda: self._write(save), lambda outcome: None, save)
         try:
