@@ -82,7 +82,7 @@ class Saves:
         self._stirred = threading.Event()
         self._thread: threading.Thread | None = None
         self._now: PartSave | None = None
-        self._failures = 0
+        self._failures = self._aside = 0
         self._last: m.Saved | None = None
         self._last_time = 0.0
 
@@ -209,6 +209,7 @@ class Saves:
     def _note(self, job: _Job, outcome: m.Message | GearError) -> None:
         if job.save is not None:
             job.save.let_go()
+            self._aside = max((snapshot.most_aside for snapshot in job.save.snapshots), default=0)
             self._now = None
         if isinstance(outcome, m.Saved):
             self._last, self._last_time = outcome, time.time()
@@ -239,7 +240,7 @@ class Saves:
             self._note(job, error)
 
     def info(self) -> dict[str, Any]:
-        """The last save of this shard: when, bytes, bytes that were new, seconds; failures so far. Plain data."""
+        """The last save of this shard: when, bytes, new ones, seconds, bytes aside at most; failures so far. Plain data."""
         last = self._last
         return {
             "running": int(self._now is not None),
@@ -248,5 +249,6 @@ class Saves:
             "bytes": last.nbytes if last else 0,
             "written_bytes": last.written if last else 0,
             "left_out_trajectories": last.left_out if last else 0,
+            "most_aside_bytes": self._aside,
             "failures": self._failures,
         }

@@ -6,7 +6,6 @@ Between `take` and the end of `write` the owner serves everybody.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,10 +23,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gear.arrays import Entry
-
-
-_PATIENCE = 0.0005
-"""Seconds that a busy owner keeps the interpreter from the writing thread: 0.005 would halve its speed."""
 
 
 class Parcel(NamedTuple):
@@ -111,8 +106,7 @@ class PartSave:
         CheckpointError
             If it cannot be written: the disk is full, say. What was written is removed.
         """
-        began, patience = time.monotonic(), sys.getswitchinterval()
-        sys.setswitchinterval(_PATIENCE)
+        began = time.monotonic()
         try:
             before = self._before()
             written, tables = 0, []
@@ -138,8 +132,6 @@ class PartSave:
         except BaseException:
             self.abandon()
             raise
-        finally:
-            sys.setswitchinterval(patience)
 
     def abandon(self) -> None:
         """Remove what was written."""

@@ -91,7 +91,8 @@ class Ledger:
         assert not self.errors, (self.errors, self.why())
 
     def why(self):
-        return [(s._talk._error, s._talk.link.lost) for s in self.client._session._sessions.values()]
+        session = self.client._session
+        return [(s._talk._error, s._talk.link.lost) for s in getattr(session, "_sessions", {0: session}).values()]
 
     def check(self, capacity: bool = True) -> None:
         """Acknowledged is stored or evicted, oldest first; nothing is there twice, nothing unknown."""
