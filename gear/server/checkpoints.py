@@ -43,6 +43,9 @@ def add_commands(commands: Any) -> None:
     verb.add_argument("directory", metavar="DIR", help="a checkpoint, or a directory of checkpoints: its newest one")
     verb.add_argument("address", help="HOST:PORT")
     verb.add_argument("--token-file", default=None, help="file with the server's token (default: GEAR_TOKEN)")
+    verb.add_argument(
+        "--curve-keys", default=None, metavar="DIR", help="directory of the client's keys (default: GEAR_CURVE_KEYS)"
+    )
     verb.set_defaults(run=restore)
     help_ = "have a running server save one"
     verb = verbs.add_parser("save", help=help_, description=help_)
@@ -114,7 +117,7 @@ def restore(options: argparse.Namespace, token: str) -> str:
     from gear.server.reinsert import reinsert
 
     path = checkpoint_at(options.directory)
-    with connect(options.address, token=token) as client:
+    with connect(options.address, token=token, curve_keys=options.curve_keys) as client:
         counts = reinsert(path, client)
     said = ", ".join(f"{count} trajectories into table {name}" for name, count in counts.items()) or "nothing"
     return f"{path}: inserted {said}"

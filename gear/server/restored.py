@@ -7,17 +7,43 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gear.arrays import Entry
-from gear.errors import CheckpointError
+from gear.errors import CheckpointError, ServerConflict
 from gear.storage import manifest, shelf
 from gear.storage.memory import size_text
 
 if TYPE_CHECKING:
+    from gear.server.config import Options
+    from gear.server.runtime import Claim
     from gear.server.tables import Place
     from gear.server.weights import Weights
 
 logger = logging.getLogger(__name__)
 
 LATEST = "latest"
+
+
+def begin_with(options: Options, claim: Claim, shards: int) -> str:
+    """The checkpoint that a server begins with, "" for none; memory that is kept holds more than any.
+
+    Raises
+    ------
+    ServerConflict
+        If one was named, and memory is kept.
+    CheckpointError
+    """
+    if not options.restore:
+        return ""
+    if claim.kept and options.restore != LATEST:
+        raise ServerConflict(
+            f"--restore {options.restore}: memory of an earlier server is kept in {claim.directory}; add --discard to "
+            "remove it and go back to the checkpoint, or leave --restore away to go on with it"
+        )
+    if claim.kept:
+        logger.warning("nothing is restored: the memory of an earlier server is kept, which holds more")
+        return ""
+    path, said = chosen(options.restore, options.checkpoint, shards)
+    logger.warning("%s", said)
+    return path
 
 
 def chosen(restore: str, directory: str, shards: int) -> tuple[str, str]:

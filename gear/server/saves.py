@@ -240,7 +240,7 @@ class Saves:
             self._note(job, error)
 
     def info(self) -> dict[str, Any]:
-        """The last save of this shard: when, bytes, new ones, seconds, bytes aside at most; failures so far. Plain data."""
+        """The last save: when, bytes, new ones, seconds, most bytes aside; failures so far. Plain data."""
         last = self._last
         return {
             "running": int(self._now is not None),

@@ -28,7 +28,7 @@ from gear.server.keys import Gate, ServerKeys
 from gear.server.metrics import Exporter
 from gear.server.process import Adopted, ShardProcess
 from gear.server.restart import Shards
-from gear.server.restored import LATEST, chosen
+from gear.server.restored import begin_with
 from gear.server.runtime import Claim, Place, Record, last_token
 from gear.server.schedule import Checkpoints
 from gear.server.strangers import Strangers
@@ -94,7 +94,7 @@ class Supervisor:
             self._claim = self._place.claim(
                 self._options.discard, count, lambda claim: check_shards(claim, self._options, count, key)
             )
-            self._restore = self._to_restore(count)
+            self._restore = begin_with(self._options, self._claim, count)
             self._shards = Shards(self._options, name, self._claim, self._restore)
             self._write(name)  # whoever comes after a crash from here on finds them
             if not self._shards.start(self._wake_reader, lambda: self._stopping):
@@ -116,24 +116,6 @@ class Supervisor:
             return self._serve(name, creation, line)
         finally:
             self._end()
-
-    def _to_restore(self, count: int) -> str:
-        """The checkpoint to begin with; memory that is kept holds more than any."""
-        assert self._claim is not None
-        options, kept = self._options, self._claim.kept
-        if not options.restore:
-            return ""
-        if kept and options.restore != LATEST:
-            raise ServerConflict(
-                f"--restore {options.restore}: memory of an earlier server is kept in {self._claim.directory}; add "
-                "--discard to remove it and go back to the checkpoint, or leave --restore away to go on with it"
-            )
-        if kept:
-            logger.warning("nothing is restored: the memory of an earlier server is kept, which holds more")
-            return ""
-        path, said = chosen(options.restore, options.checkpoint, count)
-        logger.warning("%s", said)
-        return path
 
     def _asked_to_stop(self) -> None:
         """The first signal ends the server in order, the second one at once: what is kept is kept as after a crash."""
