@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+MOST_WAITING = 64
+"""Requests about checkpoints that wait at a shard."""
+
+
 class Shelf(NamedTuple):
     """Where checkpoints of a server lie, how many are kept (0: all), and the server's name."""
 
@@ -155,6 +159,10 @@ class Saves:
     # The thread
 
     def _start(self, job: _Job) -> None:
+        if self._left >= MOST_WAITING:
+            raise CheckpointError(
+                f"{MOST_WAITING} requests about checkpoints wait, the most there may be; ask again later"
+            )
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
             self._thread.start()
