@@ -20,6 +20,7 @@ from gear.server.flows import Flow
 from gear.server.latency import Latencies, clock, count
 from gear.server.later import Later
 from gear.server.lending import Lending
+from gear.server.peers import Peers
 from gear.server.spread import Spread
 from gear.server.stores import Stores
 from gear.server.tables import Hosted, Place, Tables
@@ -87,11 +88,13 @@ class Service:
         self.timers = Timers(self.tables, self._weights, self.lending, self._send)
         ways = self._row, self._send, self._refuse
         self._draws = Draws(*ways, self._bulk, self.tables, self.timers)
-        self._catalog = Catalog(*ways, self.tables, clients, self._weights, about)
+        self._peers = Peers(*ways)
+        figures = lambda: about() | {"rdma": self._peers.info()}
+        self._catalog = Catalog(*ways, self.tables, clients, self._weights, figures)
         spread = Spread(self._send, self._refuse, self._bulk, self.tables, self.lending)
         of_tables = self._draws.handlers() | Stores(*ways, self._bulk).handlers() | Later(*ways).handlers()
-        of_tables |= spread.of_tables(self._row) | {m.Releases: self._done}
-        others = self._catalog.handlers() | spread.others() | self._weights.handlers
+        of_tables |= spread.of_tables(self._row) | self._peers.handlers() | {m.Releases: self._done}
+        others = self._catalog.handlers() | spread.others() | self._weights.handlers | self._peers.others()
         others |= {m.Attach: self._attach, m.Goodbye: self._goodbye}
         self._catalog.latencies = Latencies([*of_tables, *others])
         rows = self._catalog.latencies.rows
@@ -186,6 +189,7 @@ class Service:
 
     def fence(self, client: Client) -> None:
         """The client can touch nothing any more: everything it held is free."""
+        self._peers.drop(client)
         for index, row in client.rows.items():
             hosted = self.tables[index]
             hosted.queue.forget(row)

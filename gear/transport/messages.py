@@ -48,6 +48,7 @@ from gear.transport.messages_late import (
     SetVersion,
     Version,
 )
+from gear.transport.messages_rdma import Dial, Dialed, Forgo, Land, Locate, Located, Place, Placed
 from gear.transport.messages_served import (
     Acknowledge,
     Acknowledged,
@@ -78,6 +79,8 @@ __all__ = [
     "Begun",
     "Count",
     "Credit",
+    "Dial",
+    "Dialed",
     "Discard",
     "Draw",
     "Drop",
@@ -85,17 +88,23 @@ __all__ = [
     "Fetch",
     "Fetched",
     "Fill",
+    "Forgo",
     "Grown",
     "Identified",
     "Identify",
     "Identity",
     "Index",
     "Install",
+    "Land",
     "Lend",
     "Length",
+    "Locate",
+    "Located",
     "Message",
     "Name",
     "Number",
+    "Place",
+    "Placed",
     "Publish",
     "Published",
     "Read",
@@ -335,7 +344,7 @@ Request = (
     Discover | Hello | Attach | Goodbye | CreateTable | OpenTable | Lease | Allocate | GiveBack | Commit
     | Withdraw | Select | Pick | Hold | Update | Reset | Info | Releases | Explain | Describe | Measure | Scan | Insert
     | Collect | DropHidden | Draw | Credit | Await | Account | Fill | SetVersion | Begin | Append | Seal | Length | Drop
-    | Acknowledge | Identify | Publish | Store | Install | Fetch | Read | Discard
+    | Acknowledge | Identify | Publish | Store | Install | Fetch | Read | Discard | Dial | Locate | Place | Land | Forgo
 )  # fmt: skip
 
 
@@ -513,7 +522,7 @@ class Revoke(Message, tag=112):
 Reply = (
     Failed | Discovered | Welcome | Done | Opened | Granted | Committed | Withdrawn | Selected | Updated
     | Informed | Recall | Revoke | Explained | Described | Scanned | Gathered | Lend | Version | Begun | Grown
-    | Acknowledged | Identified | Staged | Published | Fetched
+    | Acknowledged | Identified | Staged | Published | Fetched | Dialed | Located | Placed
 )  # fmt: skip
 
 
