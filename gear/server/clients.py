@@ -12,7 +12,7 @@ import hmac
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -184,6 +184,9 @@ class Clients:
             return None
         client.key = b""
         return client
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter(self._by_identity.values())
 
     @property
     def silent(self) -> int:

@@ -50,6 +50,13 @@ class Regions:
         kept[hosted.index] = hosted, region
         return region
 
+    def close(self) -> None:
+        """Unregister everything."""
+        for kept in (self._readable, self._writable):
+            for _, region in kept.values():
+                region.close()
+            kept.clear()
+
 
 class Peer:
     """A queue pair connected to the client's.

@@ -8,18 +8,20 @@ ends. A client's queue pair is destroyed before anything that it held is free.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gear.errors import DeviceError, GearError, ProtocolError
 from gear.server.peer import Peer, Regions
+from gear.server.trial import TRUST, may_write
 from gear.storage import fields as f
 from gear.storage.arrival import Places
 from gear.storage.extent import Extent
 from gear.transport import messages as m
 from gear.transport import wire
+from gear.transport.rdma_device import enter, leave
 from gear.transport.rdma_mirror import short_columns
 from gear.transport.rdma_queue import Broken, End
 
@@ -52,7 +54,8 @@ class Peers:
         self._row, self._send, self._refuse = row, send, refuse
         self._regions = Regions()
         self._figures = dict.fromkeys(("dialed", "located", "placed", "landed", "copied_bytes"), 0)
-        self._count = 0
+        self._count, self._entered = 0, False
+        self._writes: bool | None = None  # not known yet
 
     def handlers(self) -> dict[type, Handler]:
         """What it answers of tables."""
@@ -64,7 +67,7 @@ class Peers:
 
     def info(self) -> dict[str, int]:
         """Queue pairs there are, requests so far, and bytes of rows that this process copied for them."""
-        return {"queue_pairs": self._count, **self._figures}
+        return {"queue_pairs": self._count, "writes": int(bool(self._writes)), **self._figures}
 
     def drop(self, client: Client) -> None:
         """Destroy the client's queue pair: when this returns it reads and writes nothing any more."""
@@ -73,14 +76,42 @@ class Peers:
             self._count -= 1
             peer.close()
 
+    def close(self, clients: Iterable[Client]) -> None:
+        """Destroy every queue pair and unregister the tables' memory."""
+        for client in clients:
+            self.drop(client)
+        self._regions.close()
+        if self._entered:
+            self._entered = False
+            leave()
+
     def _dial(self, client: Client, request: int, body: m.Dial, parts: list[Buffer]) -> None:
         if client.peer is not None:
             self.drop(client)
+        if not self._entered:
+            enter()
+            self._entered = True
         peer = Peer(End(body.number, body.sequence, body.gid, body.lid, body.mtu))
         client.peer = peer
         self._count += 1
         self._figures["dialed"] += 1
-        self._send(client, request, m.Dialed(*peer.end), [])
+        self._send(client, request, m.Dialed(*peer.end, self._may_write()), [])
+
+    def _may_write(self) -> bool:
+        if self._writes is None:
+            try:
+                self._writes = may_write()
+            except GearError as error:
+                logger.warning("RDMA: windows do not work here, clients send their rows over TCP: %s", error)
+                self._writes = False
+            else:
+                if not self._writes:
+                    logger.warning(
+                        "RDMA: this device does not confine writers to what they leased, so they send their rows over "
+                        "TCP; set %s=trusted for this server if all clients may write to all rows",
+                        TRUST,
+                    )
+        return self._writes
 
     def _peer(self, client: Client) -> Peer:
         if client.peer is None:
@@ -120,6 +151,8 @@ class Peers:
     def _place(self, client: Client, request: int, body: m.Place, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)
         peer, stored = self._peer(client), hosted.stored
+        if not self._may_write():
+            raise ProtocolError("Place: this server's device does not confine writers; send the rows along")
         grant = stored.lease(row, body.blocks, body.slots)
         if len(grant.blocks) >= body.least and len(grant.slots):
             self._placed(client, request, hosted, row, peer, grant)

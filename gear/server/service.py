@@ -201,6 +201,11 @@ class Service:
         self._clients.remove(client)
         self.timers.stir()
 
+    def close(self) -> None:
+        """Nobody reaches the tables any more."""
+        self.lending.close()
+        self._peers.close(self._clients)
+
     def _row(self, client: Client, index: int) -> tuple[Hosted, int]:
         """A table, with which something is done now, and the client's number in it."""
         hosted = self.tables.get(index)

@@ -339,7 +339,7 @@ class Shard:
         os.close(self._door)  # first: clients whose connection breaks now know that this process is gone
         self._lanes.close()
         self._router.close()
-        self._service.lending.close()
+        self._service.close()
         self._router.end()
         signal.set_wakeup_fd(-1)
         self._clients.close()

@@ -66,13 +66,14 @@ class Forgo(Message, tag=74):
 
 
 class Dialed(Message, tag=170):
-    """The queue pair that is connected now."""
+    """The queue pair that is connected now. `writes`: whether rows may be written by it, or only read."""
 
     number: Half
     sequence: Half
     gid: Gid
     lid: Annotated[int, Meta(ge=0, lt=1 << 16)]
     mtu: Annotated[int, Meta(ge=1, le=5)]
+    writes: bool
 
 
 class Located(Message, tag=171):

@@ -17,7 +17,7 @@ from gear.plan import late_columns
 from gear.transport import messages as m
 from gear.transport.mapped import _kernels
 from gear.transport.pieces import steps_of
-from gear.transport.rdma_device import device
+from gear.transport.rdma_device import device, enter, leave
 from gear.transport.rdma_mirror import SHORT, Found, Mirror
 from gear.transport.rdma_outbox import RdmaOutbox
 from gear.transport.rdma_pool import Pool
@@ -58,12 +58,14 @@ class RdmaSession(TcpSession):
 
     def _start_afresh(self) -> None:
         super()._start_afresh()
-        self._way = Way()
+        self._way, self._entered = Way(), False
         self._pool = Pool(self._register)
 
     def _enter(self, talk: Conversation, identity: bytes, deadline: float) -> None:
         super()._enter(talk, identity, deadline)
         try:
+            enter()
+            self._entered = True
             call = self._way.dial(talk)
             talk.answer(call, "dial", deadline)
         except (DeviceError, ProtocolError) as error:
@@ -73,7 +75,13 @@ class RdmaSession(TcpSession):
 
     def _leave(self) -> None:
         self._way.close()
+        for box in self._boxes.values():
+            if isinstance(box, RdmaOutbox):
+                box.unregister()
         self._pool.close()
+        if self._entered:
+            self._entered = False
+            leave()
         super()._leave()
 
     def info(self, timeout: float | None) -> dict[str, Any]:

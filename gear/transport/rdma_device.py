@@ -6,6 +6,7 @@ never for a request. A fork's child must not use what its parent opened: it open
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ class Device:
     """
 
     def __init__(self) -> None:
-        v, self.name = verbs(), check()
+        v, self.name, self.users = verbs(), check(), 0
         try:
             self.context = v.Context(name=self.name)
             port = self.context.query_port(PORT)
@@ -81,6 +82,28 @@ class Device:
                 f"RDMA device {self.name} cannot register {memory.nbytes} bytes: {error}; raise the limit of locked "
                 "memory (ulimit -l unlimited)"
             ) from None
+
+    def close(self) -> None:
+        """Unregister everything and close the device; nothing that was made with it may be used any more."""
+        with contextlib.suppress(Exception):  # the device may be gone
+            self.domain.close()
+            self.context.close()
+
+
+def enter() -> None:
+    """Use the device of the calling process from now on; see `device`."""
+    device().users += 1
+
+
+def leave() -> None:
+    """Use it no more. When nobody does it is closed: the end of the interpreter would end its parts in any order."""
+    with _lock:
+        mine = _opened.get(os.getpid())
+        if mine is not None:
+            mine.users -= 1
+            if mine.users <= 0:
+                del _opened[os.getpid()]
+                mine.close()
 
 
 def device() -> Device:

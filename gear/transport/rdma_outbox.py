@@ -95,7 +95,7 @@ class RdmaOutbox(StagedOutbox):
             if not len(part.entries):  # withdrawn
                 self._line.popleft()
                 self._over()
-            elif part.along or self._way.ready(self.talk) is None:
+            elif part.along or self._way.ready(self.talk) is None or not self._way.writes:
                 self._line.popleft()
                 self._send_along(part)
             else:
@@ -213,6 +213,12 @@ class RdmaOutbox(StagedOutbox):
     def _forgo(self, blocks: npt.NDArray[np.int32], slots: npt.NDArray[np.int32]) -> None:
         if len(blocks) or len(slots):
             self.talk.post(m.Forgo(self.index), (blocks.tobytes(), slots.tobytes()))
+
+    def unregister(self) -> None:
+        """Nothing is written any more."""
+        region, self._region = self._region, None
+        if region is not None:
+            region.close()
 
     def drop(self, first: int, last: int) -> int:
         """Drop entries first..last that were not sent yet."""

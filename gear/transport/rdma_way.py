@@ -34,12 +34,14 @@ class Way:
     Attributes
     ----------
     pair : the queue pair while it can be used, else None.
+    writes : whether rows may be written by it.
     failures : failures since something went well.
     figures : counts of what happened, plain data.
     """
 
     def __init__(self) -> None:
         self.pair: QueuePair | None = None
+        self.writes = False
         self.failures, self.figures = 0, dict.fromkeys(("broken", "dialed", "read_bytes", "written_bytes"), 0)
         self._due, self._era, self._dialing = 0.0, -1, False
 
@@ -71,7 +73,7 @@ class Way:
             return
         if self.pair is not None:
             self.pair.close()
-        self.pair = pair
+        self.pair, self.writes = pair, answer.writes
         self.figures["dialed"] += 1
 
     def ready(self, talk: Conversation) -> QueuePair | None:
@@ -116,4 +118,4 @@ class Way:
 
     def info(self) -> dict[str, Any]:
         """Figures of this end."""
-        return {**self.figures, "up": self.pair is not None, "failures": self.failures}
+        return {**self.figures, "up": self.pair is not None, "writes": self.writes, "failures": self.failures}
