@@ -99,7 +99,11 @@ class RdmaSession(TcpSession):
 
     def ahead(self, plan: Plan | None, count: int) -> m.Shape | None:
         """Rows come along with their selection only where they are not read."""
-        return None if plan is not None and self._way.pair is not None and reads(plan) else super().ahead(plan, count)
+        if plan is None or not reads(plan):
+            return super().ahead(plan, count)
+        with self._talking() as talk:
+            pair = self._way.ready(talk)
+        return super().ahead(plan, count) if pair is None else None
 
     def gather(
         self,

@@ -37,7 +37,8 @@ def figures(client: gear.Client) -> tuple[dict, dict]:
 
 @pytest.mark.parametrize("item", ITEMS, ids=str)
 def test_every_batch_has_the_bytes_that_tcp_returns(connected, item):
-    over_rdma, over_tcp, name = connected("rdma"), connected("tcp"), f"equal {item}"
+    over_rdma, over_tcp = connected("rdma"), connected("tcp")
+    name = f"equal-{type(item).__name__}-{getattr(item, 'stride', 0)}"
     over_rdma.create_table(declared(name, item))
     rng, given = np.random.default_rng(5), {}
     before = figures(over_rdma)

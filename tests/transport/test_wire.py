@@ -67,6 +67,11 @@ REQUESTS = [
     (m.Fetch("policy", 3, None), 0),
     (m.Read(1, 0, 4 << 20), 0),
     (m.Discard(1), 0),
+    (m.Dial(17, 2**24 - 1, "0000:0000:0000:0000:0000:ffff:0a4d:0001", 0, 5), 0),
+    (m.Locate(0, 2**62, 64, 3, 2**40), 2),
+    (m.Place(0, 12, 3, 4), 0),
+    (m.Land(0), 4),
+    (m.Forgo(0), 2),
 ]
 ANSWERS = [
     (m.Failed("DataError", "no"), 0),
@@ -98,6 +103,9 @@ ANSWERS = [
     (m.Staged(1), 0),
     (m.Published(2), 0),
     (m.Fetched(2, (Entry("x", "int64", ()),), 0), 1),
+    (m.Dialed(17, 0, "fe80::1", 3, 1, True), 0),
+    (m.Located(2**47, 2**47, 2**32 - 1), 5),
+    (m.Placed(), 3),
 ]
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text() | st.binary(max_size=40),
