@@ -128,7 +128,8 @@ def test_nothing_is_torn_while_the_table_evicts(address, connected):
     while writer.poll() is None:
         consistent(client.sample(16, name, timeout=60))
         batches += 1
-    inserted = int(writer.stdout.read().split()[-1])
+    with writer.stdout as said:
+        inserted = int(said.read().split()[-1])
     info = client.info()["tables"][name]
     assert batches > 3
     assert info["inserted_trajectories"] == inserted
@@ -173,14 +174,12 @@ def test_a_writer_that_is_killed_leaves_nothing_torn_and_no_lease(address, conne
     client.create_table(declared(name, gear.Window(16), steps=400))
     writer = churn(address, name, "600")
     client.sample(16, name, timeout=120)
-    pairs = client.info()["rdma"]["queue_pairs"]
     writer.send_signal(signal.SIGKILL)
     writer.wait()
     writer.stdout.close()
     deadline = time.monotonic() + 120  # five client timeouts
-    while client.info()["rdma"]["queue_pairs"] >= pairs:
+    while (info := client.info())["rdma"]["queue_pairs"] > 1 or info["tables"][name]["leased_blocks"]:
         consistent(client.sample(16, name, timeout=60))
-        assert time.monotonic() < deadline, "the queue pair of a dead client stays"
+        assert time.monotonic() < deadline, "the queue pair of a dead client, or its leases, stay"
     info = client.info()["tables"][name]
-    assert info["leased_blocks"] == 0
     assert info["inserted_trajectories"] > 0
