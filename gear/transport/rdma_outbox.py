@@ -78,7 +78,7 @@ class RdmaOutbox(StagedOutbox):
         self._way, self._register = way, register
         self._region: Any = None
         self._line: deque[_Part] = deque()
-        self._placing = False
+        self._placing, self._landing = False, 0  # whether leases are asked for; commits without an answer
 
     def _send(self, entries: bytes, blocks: bytes, priorities: bytes, begun: int) -> None:
         said = np.frombuffer(bytearray(entries), COMMIT_ENTRY)
@@ -96,6 +96,8 @@ class RdmaOutbox(StagedOutbox):
                 self._line.popleft()
                 self._over()
             elif part.along or self._way.ready(self.talk) is None or not self._way.writes:
+                if self._landing:  # these may have to be sent again, and nothing may overtake them
+                    return
                 self._line.popleft()
                 self._send_along(part)
             else:
@@ -146,7 +148,7 @@ class RdmaOutbox(StagedOutbox):
             return 0, 0
         whole = count == len(part.entries)
         pair, now = self._way.pair, part if whole else part.split(count)
-        if pair is None or not self._write(pair, now, windows):
+        if pair is None or not self._write(pair, now, windows) or not self.talk.link.up:
             if not whole:
                 part.entries = np.concatenate((now.entries, part.entries))
                 part.blocks = np.concatenate((now.blocks, part.blocks))
@@ -189,10 +191,12 @@ class RdmaOutbox(StagedOutbox):
         entries["slot"] = slots
         values = self.stage.values(part.entries["slot"])
         frames = (entries.tobytes(), blocks.tobytes(), part.priorities.tobytes(), values)
-        self.talk.post(m.Land(self.index), frames, lambda call: self._landed(call, part))
+        self._landing += 1
+        self.talk.post(m.Land(self.index), frames, lambda call: self._landed(call, part, blocks, slots))
 
-    def _landed(self, call: Call, part: _Part) -> None:
+    def _landed(self, call: Call, part: _Part, blocks: npt.NDArray[np.int32], slots: npt.NDArray[np.int32]) -> None:
         answer = call.answer
+        self._landing -= 1
         if isinstance(answer, m.Failed) and answer.kind == "DeviceError":  # the shard that leased is no more
             leaving = part.entries["sequence"] <= answer.sequence
             for index, first, last in self.talk.link.void:
@@ -207,8 +211,13 @@ class RdmaOutbox(StagedOutbox):
                 self._send_along(part)
             else:
                 self._over()
+            self._pump()
             return
+        if isinstance(answer, m.Failed):  # what was refused has its leases still
+            refused = part.entries["sequence"] > answer.sequence
+            self._forgo(blocks[np.repeat(refused, part.entries["blocks"])], slots[refused])
         self._arrived(call, part.entries.tobytes(), part.blocks.tobytes(), part.blocks, part.entries["slot"])
+        self._pump()
 
     def _forgo(self, blocks: npt.NDArray[np.int32], slots: npt.NDArray[np.int32]) -> None:
         if len(blocks) or len(slots):

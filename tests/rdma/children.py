@@ -26,18 +26,31 @@ def trajectory(rng: np.random.Generator, number: int, steps: int) -> dict[str, n
     }
 
 
+def numbered(number: int) -> dict[str, np.ndarray]:
+    """A trajectory whose rows all tell its number."""
+    steps = 16 + number % 40
+    return {
+        "obs": np.full((steps, 40), number, np.float32),
+        "reward": np.zeros(steps),
+        "policy": np.int64(number),
+        "image": np.full(2000, number & 255, np.uint8),
+    }
+
+
+def consistent(batch: gear.Batch) -> None:
+    """Every row tells the number of the same trajectory."""
+    numbers = batch["policy"]
+    rows = batch["obs"][:, :, 0]
+    steps = batch.mask if batch.mask is not None else np.ones(rows.shape, bool)
+    assert (rows[steps] == np.broadcast_to(numbers[:, None], rows.shape)[steps]).all(), "torn rows"
+    assert (batch["image"] == (numbers & 255)[:, None]).all(), "torn rows"
+
+
 def main(address: str, name: str, seconds: str) -> None:
     with gear.connect(address, path="rdma", timeout=120.0) as client:
         end, number = time.monotonic() + float(seconds), 0
         while time.monotonic() < end:
-            steps = 16 + number % 40
-            one = {
-                "obs": np.full((steps, 40), number, np.float32),
-                "reward": np.zeros(steps),
-                "policy": np.int64(number),
-                "image": np.full(2000, number & 255, np.uint8),
-            }
-            client.insert(one, name, timeout=120, wait=number % 8 == 0)
+            client.insert(numbered(number), name, timeout=120, wait=number % 8 == 0)
             number += 1
         client.flush()
     sys.stdout.write(f"inserted {number}\n")

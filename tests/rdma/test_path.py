@@ -12,7 +12,7 @@ import pytest
 
 import gear
 from gear.transport.rdma_mirror import Mirror
-from tests.rdma.children import COLUMNS, trajectory
+from tests.rdma.children import COLUMNS, consistent, trajectory
 
 ITEMS = [gear.Whole(), gear.Window(16), gear.Window(16, stride=3, edge="tail")]
 
@@ -109,15 +109,6 @@ def test_after_its_queue_pair_is_lost_a_client_goes_on_and_gets_another(connecte
 def churn(address: str, name: str, seconds: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.rdma.children", address, name, seconds]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
-def consistent(batch: gear.Batch) -> None:
-    """Every row tells its trajectory: `obs` holds its number, `image` its lowest byte."""
-    numbers = batch["policy"]
-    steps = batch.mask if batch.mask is not None else np.ones(batch["obs"].shape[:2], bool)
-    rows = batch["obs"][:, :, 0]
-    assert (rows[steps] == np.broadcast_to(numbers[:, None], rows.shape)[steps]).all(), "torn rows"
-    assert (batch["image"] == (numbers & 255)[:, None]).all(), "torn rows"
 
 
 def test_nothing_is_torn_while_the_table_evicts(address, connected):
