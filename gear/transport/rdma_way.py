@@ -118,4 +118,4 @@ class Way:
 
     def info(self) -> dict[str, Any]:
         """Figures of this end."""
-        return {**self.figures, "up": self.pair is not None, "writes": self.writes, "failures": self.failures}
+        return {**self.figures, "up": int(self.pair is not None), "writes": int(self.writes), "failures": self.failures}
