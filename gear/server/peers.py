@@ -8,6 +8,7 @@ ends. A client's queue pair is destroyed before anything that it held is free.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,9 @@ logger = logging.getLogger(__name__)
 
 Handler = Callable[["Client", int, Any, "list[Buffer]"], None]
 
+ALLOWED = "GEAR_RDMA"
+"""Variable of the server: ``clear`` allows rows by RDMA though all else is encrypted."""
+
 _WHOLE = f.BEGIN | f.END
 _NEVER = float("inf")
 
@@ -56,6 +60,8 @@ class Peers:
         self._figures = dict.fromkeys(("dialed", "located", "placed", "landed", "copied_bytes"), 0)
         self._count, self._entered = 0, False
         self._writes: bool | None = None  # not known yet
+        self.encrypted = False
+        """Whether what goes over the network is to be encrypted: adapters do not do that."""
 
     def handlers(self) -> dict[type, Handler]:
         """What it answers of tables."""
@@ -86,6 +92,11 @@ class Peers:
             leave()
 
     def _dial(self, client: Client, request: int, body: m.Dial, parts: list[Buffer]) -> None:
+        if self.encrypted and os.environ.get(ALLOWED, "") != "clear":
+            raise DeviceError(
+                "this server has CURVE keys, and rows by RDMA are not encrypted; leave path= away, or start it with "
+                f"{ALLOWED}=clear if only hosts that you trust share its network"
+            )
         if client.peer is not None:
             self.drop(client)
         if not self._entered:

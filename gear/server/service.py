@@ -36,7 +36,7 @@ _MAPPED = (m.Lease, m.Allocate, m.GiveBack, m.Commit)
 """What only a client does that writes into the tables itself."""
 
 
-_ALWAYS = (m.Goodbye, m.Withdraw, m.Releases, m.GiveBack)
+_ALWAYS = (m.Goodbye, m.Withdraw, m.Releases, m.GiveBack, m.Forgo)
 """What makes room, and is done whatever else waits."""
 
 
@@ -88,13 +88,13 @@ class Service:
         self.timers = Timers(self.tables, self._weights, self.lending, self._send)
         ways = self._row, self._send, self._refuse
         self._draws = Draws(*ways, self._bulk, self.tables, self.timers)
-        self._peers = Peers(*ways)
-        figures = lambda: about() | {"rdma": self._peers.info()}
+        self.peers = Peers(*ways)
+        figures = lambda: about() | {"rdma": self.peers.info()}
         self._catalog = Catalog(*ways, self.tables, clients, self._weights, figures)
         spread = Spread(self._send, self._refuse, self._bulk, self.tables, self.lending)
         of_tables = self._draws.handlers() | Stores(*ways, self._bulk).handlers() | Later(*ways).handlers()
-        of_tables |= spread.of_tables(self._row) | self._peers.handlers() | {m.Releases: self._done}
-        others = self._catalog.handlers() | spread.others() | self._weights.handlers | self._peers.others()
+        of_tables |= spread.of_tables(self._row) | self.peers.handlers() | {m.Releases: self._done}
+        others = self._catalog.handlers() | spread.others() | self._weights.handlers | self.peers.others()
         others |= {m.Attach: self._attach, m.Goodbye: self._goodbye}
         self._catalog.latencies = Latencies([*of_tables, *others])
         rows = self._catalog.latencies.rows
@@ -189,7 +189,7 @@ class Service:
 
     def fence(self, client: Client) -> None:
         """The client can touch nothing any more: everything it held is free."""
-        self._peers.drop(client)
+        self.peers.drop(client)
         for index, row in client.rows.items():
             hosted = self.tables[index]
             hosted.queue.forget(row)
@@ -204,7 +204,7 @@ class Service:
     def close(self) -> None:
         """Nobody reaches the tables any more."""
         self.lending.close()
-        self._peers.close(self._clients)
+        self.peers.close(self._clients)
 
     def _row(self, client: Client, index: int) -> tuple[Hosted, int]:
         """A table, with which something is done now, and the client's number in it."""

@@ -75,6 +75,7 @@ class Shard:
         )
         found = take_up(place, self._service.tables, self._clients)
         self._keys = keys = ServerKeys(options.curve_keys) if options.encrypted else None
+        self._service.peers.encrypted = options.encrypted
         self._router = Router(path, options.host, options.client_timeout, options.port, keys)
         self.ready = Ready(self._router.port, path, found.tables, found.trajectories, found.nbytes, found.damaged)
         for descriptor in (self._router.descriptor, self._router.monitor_descriptor, self._wake_reader):

@@ -36,7 +36,8 @@ class Device:
     """
 
     def __init__(self) -> None:
-        v, self.name, self.users = verbs(), check(), 0
+        self.name, self.users = check(), 0
+        v = verbs()
         try:
             self.context = v.Context(name=self.name)
             port = self.context.query_port(PORT)

@@ -80,7 +80,7 @@ class RdmaOutbox(StagedOutbox):
         self._line: deque[_Part] = deque()
         self._placing, self._landing = False, 0  # whether leases are asked for; commits without an answer
 
-    def _send(self, entries: bytes, blocks: bytes, priorities: bytes, begun: int) -> None:
+    def _send(self, entries: bytes, blocks: bytes, priorities: bytes, want: int, slots: int) -> None:
         said = np.frombuffer(bytearray(entries), COMMIT_ENTRY)
         named = np.frombuffer(blocks, np.int32)
         beyond = int(named.max(initial=0)) >= self.stage.most
@@ -107,7 +107,7 @@ class RdmaOutbox(StagedOutbox):
                 self.talk.post(body, (), self._placed)
 
     def _send_along(self, part: _Part) -> None:
-        super()._send(part.entries.tobytes(), part.blocks.tobytes(), part.priorities.tobytes(), 0)
+        super()._send(part.entries.tobytes(), part.blocks.tobytes(), part.priorities.tobytes(), 0, 0)
 
     def _over(self) -> None:
         """A message has ended of which nothing was left."""
