@@ -19,7 +19,7 @@ from gear.storage.layout import COMMIT_ENTRY
 from gear.transport import messages as m
 from gear.transport.rdma_chains import Transfer, runs
 from gear.transport.rdma_queue import Broken, Key
-from gear.transport.tcp import StagedOutbox
+from gear.transport.staged import StagedOutbox
 from gear.transport.wire import array
 
 if TYPE_CHECKING:
