@@ -6,7 +6,7 @@ STAMP := $(VENV)/.stamp
 COMPILER := $(VENV)/.compiler
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-gpu-sim lint soak fuzz bench clean
+.PHONY: help env demo test test-gpu-sim test-rdma lint soak fuzz bench clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
@@ -32,6 +32,9 @@ test: lint $(COMPILER) ## lint, then every test, in two processes: most tests wa
 
 test-gpu-sim: $(STAMP) ## the kernels for a GPU in Numba's CUDA simulator; needs no GPU
 	NUMBA_ENABLE_CUDASIM=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/kernels
+
+test-rdma: $(STAMP) ## the rdma path, in a virtual machine with a software device (Debian 12, root to install its packages)
+	tools/rdma_vm/test.sh $(BIN)/python
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -22,7 +22,7 @@ def connect(
     token: str | None = None,
     device: str | None = None,
     timeout: float | None = 10.0,
-    path: Literal["shm", "tcp"] | None = None,
+    path: Literal["shm", "rdma", "tcp"] | None = None,
     curve_keys: KeyPath | None = None,
 ) -> Client:
     """Connect to a `gear-server`.
@@ -37,11 +37,13 @@ def connect(
         None for NumPy arrays, ``"cpu"`` or ``"cuda:N"`` for torch tensors there.
     timeout : float, optional
         Seconds to wait for the server.
-    path : {"shm", "tcp"}, optional
-        How rows travel: in memory that is shared with the server, or over TCP. Default: the best that works.
+    path : {"shm", "rdma", "tcp"}, optional
+        How rows travel: in memory that is shared with the server, by RDMA (see docs/rdma.md), or over TCP. Default: the
+        best that works, but never unencrypted by RDMA where there are `curve_keys`.
     curve_keys : str or os.PathLike, optional
         Directory of this client's `client.key` and the server's `server.pub`, for a server with ``--curve-keys``; all
-        that goes over the network is encrypted then. Default: the variable ``GEAR_CURVE_KEYS``, else none.
+        that goes over the network is encrypted then, except the rows that ``path="rdma"`` moves. Default: the variable
+        ``GEAR_CURVE_KEYS``, else none.
 
     Raises
     ------

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import zmq
 
@@ -22,6 +23,9 @@ from gear.errors import InsufficientMemory, ProtocolError
 from gear.transport.door import CLIENTS, NONCE_BYTES, is_held
 from gear.transport.lane import Lane
 from gear.transport.messages import Hello, Void
+
+if TYPE_CHECKING:
+    from gear.server.peer import Peer
 
 MOST_CLIENTS = 4096
 MOST_STRANGERS = 1024
@@ -59,6 +63,7 @@ class Client:
     rows : its number in each table it uses.
     told : (table, pin) it was told to let go of, until it does.
     lock : descriptor of its lock file, None unless it proved shared memory.
+    peer : its queue pair, None unless it reads and writes by RDMA.
     lane : where it is spoken to, None unless by its connection.
     key : what opens a lane for its connection, once.
     cut_off : whether its lane ended: answers that were on it must not be overtaken, so it gets none until it is back.
@@ -82,6 +87,7 @@ class Client:
     rows: dict[int, int] = field(default_factory=dict)
     told: set[tuple[int, int]] = field(default_factory=set)
     lock: int | None = None
+    peer: Peer | None = None
     lane: Lane | None = None
     key: bytes = b""
     cut_off: bool = False
@@ -95,6 +101,11 @@ class Client:
     before: int = 0
     void: list[Void] = field(default_factory=list)
     granted: set[int] = field(default_factory=set)
+
+    @property
+    def reaches(self) -> bool:
+        """Whether it may read and write memory of the tables without asking."""
+        return self.lock is not None or self.peer is not None
 
     @property
     def silent(self) -> bool:

@@ -124,6 +124,12 @@ OF_SHARDS = (
     Family("gear_shard_clients", False, "Clients.", lambda s: [s["clients"][k] for k in _BESIDE["state"]], "state"),
     Family("gear_shard_messages", True, "Messages.", lambda s: [s["messages"][k] for k in _BESIDE["outcome"]],
            "outcome"),
+    Family("gear_shard_rdma_queue_pairs", False, "Clients that read and write rows by RDMA.",
+           lambda s: [s["rdma"]["queue_pairs"]]),
+    Family("gear_shard_rdma_dialed", True, "Queue pairs made; those of one client replace each other after a failure.",
+           lambda s: [s["rdma"]["dialed"]]),
+    Family("gear_shard_rdma_copied_bytes", True, "Bytes of rows that the shard copied for such clients.",
+           lambda s: [s["rdma"]["copied_bytes"]]),
 )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from gear.server.flows import Flow
 from gear.server.latency import Latencies, clock, count
 from gear.server.later import Later
 from gear.server.lending import Lending
+from gear.server.peers import Peers
 from gear.server.saves import Saves, Shelf
 from gear.server.spread import Spread
 from gear.server.stores import Stores
@@ -36,7 +37,7 @@ _MAPPED = (m.Lease, m.Allocate, m.GiveBack, m.Commit)
 """What only a client does that writes into the tables itself."""
 
 
-_ALWAYS = (m.Goodbye, m.Withdraw, m.Releases, m.GiveBack)
+_ALWAYS = (m.Goodbye, m.Withdraw, m.Releases, m.GiveBack, m.Forgo)
 """What makes room, and is done whatever else waits."""
 
 
@@ -91,11 +92,14 @@ class Service:
         self.saves = Saves(shelf, place, self.tables, self._weights, self._send, self._refuse, wake)
         ways = self._row, self._send, self._refuse
         self._draws = Draws(*ways, self._bulk, self.tables, self.timers)
-        self._catalog = Catalog(*ways, self.tables, clients, self._weights, lambda: about() | self._saved())
+        self.peers = Peers(*ways)
+        figures = lambda: about() | self._saved() | {"rdma": self.peers.info()}
+        self._catalog = Catalog(*ways, self.tables, clients, self._weights, figures)
         spread = Spread(self._send, self._refuse, self._bulk, self.tables, self.lending)
         of_tables = self._draws.handlers() | Stores(*ways, self._bulk).handlers() | Later(*ways).handlers()
-        of_tables |= spread.of_tables(self._row) | {m.Releases: self._done}
-        others = self._catalog.handlers() | spread.others() | self._weights.handlers | self.saves.handlers()
+        of_tables |= spread.of_tables(self._row) | self.peers.handlers() | {m.Releases: self._done}
+        others = self._catalog.handlers() | spread.others() | self._weights.handlers | self.peers.others()
+        others |= self.saves.handlers()
         others |= {m.Attach: self._attach, m.Goodbye: self._goodbye}
         self._catalog.latencies = Latencies([*of_tables, *others])
         rows = self._catalog.latencies.rows
@@ -194,6 +198,7 @@ class Service:
 
     def fence(self, client: Client) -> None:
         """The client can touch nothing any more: everything it held is free."""
+        self.peers.drop(client)
         for index, row in client.rows.items():
             hosted = self.tables[index]
             hosted.queue.forget(row)
@@ -204,6 +209,11 @@ class Service:
         self._weights.forget(client)
         self._clients.remove(client)
         self.timers.stir()
+
+    def close(self) -> None:
+        """Nobody reaches the tables any more."""
+        self.lending.close()
+        self.peers.close(self._clients)
 
     def _row(self, client: Client, index: int) -> tuple[Hosted, int]:
         """A table, with which something is done now, and the client's number in it."""

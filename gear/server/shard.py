@@ -83,6 +83,7 @@ class Shard:
             restore(Path(options.restore), place, self._service.weights, options.checkpoint)
         found = take_up(place, self._service.tables, self._clients)
         self._keys = keys = ServerKeys(options.curve_keys) if options.encrypted else None
+        self._service.peers.encrypted = options.encrypted
         self._router = Router(path, options.host, options.client_timeout, options.port, keys)
         self.ready = Ready(self._router.port, path, found.tables, found.trajectories, found.nbytes, found.damaged)
         for descriptor in (self._router.descriptor, self._router.monitor_descriptor, self._wake_reader):
@@ -355,7 +356,7 @@ class Shard:
         os.close(self._door)  # first: clients whose connection breaks now know that this process is gone
         self._lanes.close()
         self._router.close(_LINGER if self._stopping else 0)
-        self._service.lending.close()
+        self._service.close()
         self._router.end()
         signal.set_wakeup_fd(-1)
         self._clients.close()

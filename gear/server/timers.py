@@ -93,7 +93,7 @@ class Timers:
             client = hosted.clients.get(row)
             if client is not None:
                 client.told.update((hosted.index, pin) for pin in pins)
-                if client.lock is None:  # it reads nothing by itself
+                if not client.reaches:  # it reads nothing by itself
                     for pin in pins:
                         hosted.stored.pins.release(row, pin, False)
                 self._send(client, 0, m.Revoke(hosted.index, pins), [])

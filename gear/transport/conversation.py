@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from gear.errors import Closed, ConnectionLost, DeadlineExceeded, GearError, ProtocolError
 from gear.transport import messages as m
+from gear.transport.called import verb
 from gear.transport.channel import Buffer
 from gear.transport.link import Link
-from gear.transport.verbs import verb
 from gear.transport.wire import decode_answer, encode, request_number
 
 if TYPE_CHECKING:

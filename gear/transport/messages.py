@@ -48,6 +48,7 @@ from gear.transport.messages_late import (
     SetVersion,
     Version,
 )
+from gear.transport.messages_rdma import Dial, Dialed, Forgo, Land, Locate, Located, Place, Placed
 from gear.transport.messages_saved import AskSaving, Complete, Completed, Ending, Save, Saved, Saving, Unsave
 from gear.transport.messages_served import (
     Acknowledge,
@@ -82,6 +83,8 @@ __all__ = [
     "Completed",
     "Count",
     "Credit",
+    "Dial",
+    "Dialed",
     "Discard",
     "Draw",
     "Drop",
@@ -90,17 +93,23 @@ __all__ = [
     "Fetch",
     "Fetched",
     "Fill",
+    "Forgo",
     "Grown",
     "Identified",
     "Identify",
     "Identity",
     "Index",
     "Install",
+    "Land",
     "Lend",
     "Length",
+    "Locate",
+    "Located",
     "Message",
     "Name",
     "Number",
+    "Place",
+    "Placed",
     "Publish",
     "Published",
     "Read",
@@ -345,6 +354,7 @@ Request = (
     | Withdraw | Select | Pick | Hold | Update | Reset | Info | Releases | Explain | Describe | Measure | Scan | Insert
     | Collect | DropHidden | Draw | Credit | Await | Account | Fill | SetVersion | Begin | Append | Seal | Length | Drop
     | Acknowledge | Identify | Publish | Store | Install | Fetch | Read | Discard | Save | Complete | Unsave | AskSaving
+    | Dial | Locate | Place | Land | Forgo
 )  # fmt: skip
 
 
@@ -522,7 +532,8 @@ class Revoke(Message, tag=112):
 Reply = (
     Failed | Discovered | Welcome | Done | Opened | Granted | Committed | Withdrawn | Selected | Updated
     | Informed | Recall | Revoke | Explained | Described | Scanned | Gathered | Lend | Version | Begun | Grown
-    | Acknowledged | Identified | Staged | Published | Fetched | Saved | Completed | Saving | Ending
+    | Acknowledged | Identified | Staged | Published | Fetched | Saved | Completed | Saving | Ending | Dialed | Located
+    | Placed
 )  # fmt: skip
 
 

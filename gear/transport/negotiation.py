@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from typing import TYPE_CHECKING
@@ -16,11 +17,14 @@ from gear.transport.remote import deadline_of
 from gear.transport.several import Several
 from gear.transport.shm import ShmSession
 from gear.transport.tcp import TcpSession
+from gear.transport.verbs import device_names
 
 if TYPE_CHECKING:
     from gear.transport.keys import KeyPath
 
-PATHS = (None, "shm", "tcp")
+logger = logging.getLogger(__name__)
+
+PATHS = (None, "shm", "rdma", "tcp")
 _ASKING_SECONDS = 0.5
 
 
@@ -38,9 +42,11 @@ def connect(
     Raises
     ------
     ConnectionLost, AuthenticationError, ProtocolError
+    DeviceError
+        If `path` is ``"rdma"`` and rows cannot be moved by RDMA between this host and the server's.
     """
     if path not in PATHS:
-        raise ProtocolError(f"path: expected 'shm', 'tcp' or None for the better of both, got {path!r}")
+        raise ProtocolError(f"path: expected 'shm', 'rdma', 'tcp' or None for the best of them, got {path!r}")
     deadline = deadline_of(timeout)
     token = os.environ.get("GEAR_TOKEN", "") if token is None else token
     keys = curve_keys if isinstance(curve_keys, ClientKeys) else client_keys(curve_keys)
@@ -84,15 +90,29 @@ def open_session(
     path: str | None = None,
     keys: ClientKeys | None = None,
 ) -> ShmSession | TcpSession:
-    """A session with one shard: over shared memory if both ends read a nonce through it, else over TCP."""
+    """A session with one shard: over shared memory if both ends read a nonce through it, by RDMA if both have a device.
+
+    Else over TCP, and over TCP where there are keys.
+    """
 
     def left() -> float:
         return max(1.0, deadline - time.monotonic())
 
-    if path != "tcp":
+    if path in (None, "shm"):
         try:
             return ShmSession(endpoint_of(shard, host), token, heartbeat, left(), keys)
         except NotShared:
             if path == "shm":
                 raise
-    return TcpSession(f"tcp://{host}:{shard.port}", token, heartbeat, left(), keys)
+    endpoint = f"tcp://{host}:{shard.port}"
+    # Keys are there to encrypt, which adapters do not: rows go by them only where that was asked for.
+    if path == "rdma" or (path is None and keys is None and device_names()):
+        from gear.transport.rdma import NoWay, RdmaSession
+
+        try:
+            return RdmaSession(endpoint, token, heartbeat, left(), keys)
+        except NoWay as error:
+            if path == "rdma":
+                raise
+            logger.info("rows go over TCP, not by RDMA: %s", error)
+    return TcpSession(endpoint, token, heartbeat, left(), keys)

@@ -41,7 +41,8 @@ class Stage:
         # What is kept back is there for commits, which end by themselves: no two writers wait for each other.
         longest = layout.blocks_for(layout.max_length + 1)
         self._lent = min(max(1, AHEAD // layout.block_bytes), max(0, layout.blocks - longest)), layout.slots - 1
-        self._most = self._lent[0] + longest
+        self.most = min(layout.blocks, self._lent[0] + longest)
+        """Blocks that are lent at most at a time, those of trajectories that grow apart."""
         base, values = layout.regions["trajectories"], layout.per_trajectory
         self._values = [
             segment[base.offset + p.offset :][: layout.slots * p.stride].reshape(-1, p.stride)[:, : p.width]
@@ -60,7 +61,7 @@ class Stage:
 
     def has(self, blocks: int, slots: int, kept: int) -> bool:
         """Whether exactly that many are free for a commit; `kept` blocks stay though their rows have arrived."""
-        room = min(self._numbers[0].free, self._most + kept - self._numbers[0].used)
+        room = min(self._numbers[0].free, self.most + kept - self._numbers[0].used)
         return room >= blocks and self._numbers[1].free >= slots
 
     def take(self, blocks: int, slots: int) -> Grant:

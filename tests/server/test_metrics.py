@@ -157,6 +157,7 @@ def test_one_shard_of_two_is_silent():
     figures = {
         "uptime": 1.0, "restarts": 0, "segment_bytes": 2, "memory_limit": 3, "requests": {}, "tables": {},
         "clients": {"connected": 1, "silent": 0}, "messages": {"received": 1, "refused": 0, "dropped": 0},
+        "rdma": {"queue_pairs": 0, "dialed": 0, "copied_bytes": 0},
     }  # fmt: skip
     shards = [m.Shard(0, 1, ""), m.Shard(1, 1, "")]
     answers = iter([{0: figures, 1: figures}, {1: {**figures, "uptime": 5.0}}])
@@ -182,7 +183,8 @@ def test_consumers_groups_versions_and_late_columns_are_told():
         client.ack(batch.ids[:1])
         figures = {"tables": client.info()["tables"], "requests": {}, "uptime": 1.0, "restarts": 0, "segment_bytes": 1,
                    "memory_limit": 1, "clients": {"connected": 1, "silent": 0},
-                   "messages": dict.fromkeys(("received", "refused", "dropped"), 0)}  # fmt: skip
+                   "messages": dict.fromkeys(("received", "refused", "dropped"), 0),
+                   "rdma": dict.fromkeys(("queue_pairs", "dialed", "copied_bytes"), 0)}  # fmt: skip
     collector = Collector(lambda: [m.Shard(0, 1, "")], lambda shards: {0: figures})
     found = {
         (s.name, *sorted(set(s.labels.values()) - {"t", "0"})): s.value for f in collector.collect() for s in f.samples

@@ -290,8 +290,8 @@ def test_the_best_path_is_found_and_one_can_be_forced(server, monkeypatch):
     for path, expected in ((None, "shm"), ("shm", "shm"), ("tcp", "tcp")):
         with gear.connect(server.address, path=path) as client:
             assert client.info()["path"] == expected
-    with pytest.raises(gear.ProtocolError, match="path: expected 'shm', 'tcp' or None"):
-        gear.connect(server.address, path="rdma")
+    with pytest.raises(gear.ProtocolError, match="path: expected 'shm', 'rdma', 'tcp' or None"):
+        gear.connect(server.address, path="infiniband")
 
 
 def test_a_client_without_the_shared_memory_uses_tcp(server, monkeypatch):
