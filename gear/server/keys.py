@@ -131,6 +131,7 @@ class ServerKeys:
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.CURVE_SECRETKEY, self._pair.secret)
         socket.setsockopt(zmq.ZAP_DOMAIN, b"gear")
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else ZeroMQ lets everybody in while nobody answers its question
 
     def allows(self, public: bytes) -> bool:
         """Whether a client with that public key (Z85) may come."""
@@ -170,7 +171,13 @@ class Gate:
     def _run(self) -> None:
         try:
             while True:
-                self._socket.send_multipart(self._answer(self._socket.recv_multipart()))
+                asked = self._socket.recv_multipart()
+                try:
+                    answer = self._answer(asked)
+                except Exception:  # a bug of ours must not end the thread
+                    logger.exception("whether a client may connect could not be found out")
+                    answer = [*asked[:2], b"500", b"internal error", b"", b""]
+                self._socket.send_multipart(answer)
         except zmq.ZMQError:  # the context ends
             pass
         finally:

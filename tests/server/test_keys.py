@@ -11,16 +11,17 @@ from pathlib import Path
 
 import pytest
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 import gear
 from gear.errors import AuthenticationError
 from gear.server import cli, config
-from gear.server.keys import ALLOWED, ServerKeys, make_client, make_keys
+from gear.server.keys import ALLOWED, Gate, ServerKeys, make_client, make_keys
 from gear.transport import messages as m
 from gear.transport import wire
 from gear.transport.channel import context
 from gear.transport.discovery import discover
-from gear.transport.keys import client_keys
+from gear.transport.keys import client_keys, secure
 
 TABLE = gear.Table("t", [gear.Column("x", (4,))], gear.Steps(1000), item=gear.Whole())
 
@@ -180,6 +181,36 @@ def test_the_shards_port_is_guarded_as_the_public_one(keys, start_server):
         one.disable_monitor()
         monitor.close(0)
         one.close(0)
+
+
+@pytest.mark.parametrize(("gate", "told"), [(True, zmq.EVENT_HANDSHAKE_FAILED_AUTH), (False, zmq.EVENT_DISCONNECTED)])
+def test_nobody_is_let_in_when_it_cannot_be_found_out_who_may(keys, monkeypatch, gate, told):
+    def allows(self: ServerKeys, public: bytes) -> bool:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(ServerKeys, "allows", allows)
+    server, guard = zmq.Context(), ServerKeys(str(keys))
+    router = server.socket(zmq.ROUTER)
+    router.linger = 0
+    if gate:
+        Gate(server, guard)
+    guard.guard(router)
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    try:
+        for _ in range(2):  # the first may have ended who answers
+            one = context().socket(zmq.DEALER)
+            one.linger = 0
+            monitor = one.get_monitor_socket(told | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+            secure(one, "tcp:", client_keys(keys))
+            one.connect(f"tcp://127.0.0.1:{port}")
+            event = recv_monitor_message(monitor)["event"] if monitor.poll(5000) else None
+            one.disable_monitor()
+            monitor.close(0)
+            one.close(0)
+            assert event == told
+    finally:
+        router.close(0)
+        server.term()
 
 
 def test_a_client_that_was_taken_away_or_added_counts_from_the_next_connection_on(keys, start_server, tmp_path, capsys):
