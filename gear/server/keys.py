@@ -101,6 +101,8 @@ class ServerKeys:
     ----------
     directory : str
         Of ``--curve-keys``.
+    pair : (str, str), optional
+        Public and secret key that were read there when the server started, see `pair`.
 
     Raises
     ------
@@ -108,12 +110,14 @@ class ServerKeys:
         If they cannot be used.
     """
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, pair: tuple[str, str] | None = None) -> None:
         need_curve()
         self.directory, what = Path(directory).resolve(), "--curve-keys"
-        self._pair = read_pair(self.directory / SERVER_KEY, what)
+        self._pair = read_pair(self.directory / SERVER_KEY, what) if pair is None else KeyPair(*map(str.encode, pair))
         own = new_pair()  # for what the server itself asks over its public port
         self.own = ClientKeys(own, self._pair.public)
+        if pair is not None:  # nobody is allowed while there is no such directory
+            return
         try:
             os.listdir(self.directory / ALLOWED)
         except OSError as error:
@@ -125,6 +129,11 @@ class ServerKeys:
     def public(self) -> str:
         """The server's public key, as `server.pub` has it."""
         return self.own.server.decode()
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """Public and secret key, for another process of the same server."""
+        return self._pair.public.decode(), self._pair.secret.decode()
 
     def guard(self, socket: zmq.Socket[bytes]) -> None:
         """Have what a socket binds to from now on want these keys."""

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import stat
 from pathlib import Path
 
@@ -170,7 +171,7 @@ def test_the_shards_port_is_guarded_as_the_public_one(keys, start_server):
     server = start_server("--curve-keys", str(keys))
     shard = discover(server.address, "", 5.0, client_keys(keys)).shards[0]
     one = context().socket(zmq.DEALER)
-    monitor = one.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+    monitor = one.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
     try:
         one.linger = 0
         one.connect(f"tcp://127.0.0.1:{shard.port}")
@@ -223,11 +224,28 @@ def test_a_client_that_was_taken_away_or_added_counts_from_the_next_connection_o
     assert "does not know this client's CURVE key" in capsys.readouterr().err
 
 
+def test_a_shard_that_is_started_again_has_the_keys_of_its_server_whatever_has_become_of_the_file(
+    keys, start_server, tmp_path
+):
+    theirs = tmp_path / "keys"
+    shutil.copytree(keys, theirs)
+    server = start_server("--curve-keys", str(theirs))
+    with gear.connect(server.address, path="tcp", curve_keys=keys) as client:
+        client.create_table(TABLE)
+        client.insert({"x": [[1, 2, 3, 4]] * 5}, "t")
+        (theirs / "server.key").write_text("written over")
+        os.kill(client.info()["pid"], signal.SIGKILL)
+        assert client.sample(2, "t", timeout=20.0)["x"].sum() == 100
+
+
 def test_what_holds_a_secret_does_not_show_it(keys, secrets):
+    guard = ServerKeys(str(keys))
     options = config.Options(
         "n", "h", 1, "cpu", 1, "a-long-secret", "info", False, 1.0, curve_keys=str(keys)
     )  # fmt: skip
-    told = config.ShardOptions("n", "h", 0, 1, "d", 1, "a-long-secret", "info", False, 1.0, 1, str(keys))
+    told = config.ShardOptions(
+        "n", "h", 0, 1, "d", 1, "a-long-secret", "info", False, 1.0, 1, str(keys), curve_pair=guard.pair
+    )
     shown = [options, told, m.Discover("a-long-secret"), m.Hello(bytes(16), "a-long-secret", 1), client_keys(keys)]
     for text in [repr(one) for one in shown] + [repr(m.Envelope(3, 0, 0, [], shown[2]))]:
         assert not [secret for secret in secrets if secret.decode() in text]
