@@ -52,9 +52,10 @@ class ShardOptions(msgspec.Struct, frozen=True):
     """What the supervisor tells a shard on its standard input, the token included: never in arguments.
 
     It is number `index` of `shards`; `directory` and `memory` are its own part of the server's. `port`: where it
-    listened before, 0 if it never did. `curve_keys`: directory of keys, empty without encryption; the shard reads
-    them itself. `checkpoint`: the directory of checkpoints, of which `keep` are kept; `last`: the token of the save
-    that the shard makes at its end. `restore`: the checkpoint that it begins with.
+    listened before, 0 if it never did. `curve_keys`: directory of keys, empty without encryption. `checkpoint`: the
+    directory of checkpoints, of which `keep` are kept; `last`: the token of the save that the shard makes at its end.
+    `restore`: the checkpoint that it begins with. `curve_pair`: the public and secret key that the supervisor read in
+    `curve_keys`; one that is started again has the same, whatever lies there.
     """
 
     name: str
@@ -73,6 +74,7 @@ class ShardOptions(msgspec.Struct, frozen=True):
     keep: int = 0
     last: str = ""
     restore: str = ""
+    curve_pair: tuple[str, str] | None = None
 
     __repr__ = hidden
 

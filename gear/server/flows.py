@@ -38,6 +38,9 @@ TURN = 1 << 20
 """Bytes of a lane that a thread sends before another lane's turn."""
 
 _SPARE = 8
+_LARGEST_SPARE = 4 << 20
+"""Bytes of memory that is kept for the next flow at most: a grain is one item at least, however large that is."""
+
 _GOING, _DONE, _BROKEN = range(3)
 _ROOM = select.EPOLLOUT | select.EPOLLONESHOT
 
@@ -104,7 +107,8 @@ class Flow:
         """The next grain, or the word on all of them."""
         if self._next == len(self._grains):
             if self._memory is not None:
-                _spare.append(self._memory)
+                if len(self._memory) <= _LARGEST_SPARE:
+                    _spare.append(self._memory)
                 self._memory = None
             return CUT if self._good() else BAD
         from gear.kernels.collect import collect

@@ -101,6 +101,8 @@ class ServerKeys:
     ----------
     directory : str
         Of ``--curve-keys``.
+    pair : (str, str), optional
+        Public and secret key that were read there when the server started, see `pair`.
 
     Raises
     ------
@@ -108,12 +110,14 @@ class ServerKeys:
         If they cannot be used.
     """
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, pair: tuple[str, str] | None = None) -> None:
         need_curve()
         self.directory, what = Path(directory).resolve(), "--curve-keys"
-        self._pair = read_pair(self.directory / SERVER_KEY, what)
+        self._pair = read_pair(self.directory / SERVER_KEY, what) if pair is None else KeyPair(*map(str.encode, pair))
         own = new_pair()  # for what the server itself asks over its public port
         self.own = ClientKeys(own, self._pair.public)
+        if pair is not None:  # nobody is allowed while there is no such directory
+            return
         try:
             os.listdir(self.directory / ALLOWED)
         except OSError as error:
@@ -126,11 +130,17 @@ class ServerKeys:
         """The server's public key, as `server.pub` has it."""
         return self.own.server.decode()
 
+    @property
+    def pair(self) -> tuple[str, str]:
+        """Public and secret key, for another process of the same server."""
+        return self._pair.public.decode(), self._pair.secret.decode()
+
     def guard(self, socket: zmq.Socket[bytes]) -> None:
         """Have what a socket binds to from now on want these keys."""
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.CURVE_SECRETKEY, self._pair.secret)
         socket.setsockopt(zmq.ZAP_DOMAIN, b"gear")
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else ZeroMQ lets everybody in while nobody answers its question
 
     def allows(self, public: bytes) -> bool:
         """Whether a client with that public key (Z85) may come."""
@@ -170,7 +180,13 @@ class Gate:
     def _run(self) -> None:
         try:
             while True:
-                self._socket.send_multipart(self._answer(self._socket.recv_multipart()))
+                asked = self._socket.recv_multipart()
+                try:
+                    answer = self._answer(asked)
+                except Exception:  # a bug of ours must not end the thread
+                    logger.exception("whether a client may connect could not be found out")
+                    answer = [*asked[:2], b"500", b"internal error", b"", b""]
+                self._socket.send_multipart(answer)
         except zmq.ZMQError:  # the context ends
             pass
         finally:

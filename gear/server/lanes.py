@@ -135,12 +135,14 @@ class Lanes:
         for _ in range(_CALLS):
             try:
                 lane = Lane(listener.accept()[0])
+            except BlockingIOError:
+                self._more.pop(listener, None)
+                return
             except OSError as error:
                 if error.errno in _SHORT:
                     self._run_short(listener, error)
-                else:
-                    self._more.pop(listener, None)
-                return
+                    return
+                continue  # who called has hung up; nobody tells of those behind
             if len(self._strangers) >= _STRANGERS:
                 self._drop(self._strangers.pop(next(iter(self._strangers))))
             self._strangers[lane.descriptor] = lane
@@ -220,6 +222,8 @@ class Lanes:
             known = self._known.get(lane.descriptor)
             if known is None or known[0] is not lane:  # it has ended meanwhile
                 lane.close()
+            elif lane.broken:  # what is behind the flow would be taken for its rows
+                self._look_after(*known)
             else:
                 lane.flowed()
                 self._flush(*known)

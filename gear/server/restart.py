@@ -46,6 +46,8 @@ class Shards:
         Where they lie.
     restore : str
         The checkpoint that they begin with, if any.
+    pair : (str, str), optional
+        Of keys, see `ShardOptions`.
 
     Attributes
     ----------
@@ -53,7 +55,14 @@ class Shards:
     restarts : how often each was started again.
     """
 
-    def __init__(self, options: Options, name: str, claim: Claim, restore: str = "") -> None:
+    def __init__(
+        self,
+        options: Options,
+        name: str,
+        claim: Claim,
+        restore: str = "",
+        pair: tuple[str, str] | None = None,
+    ) -> None:
         self._options, self._claim = options, claim
         count = shard_count(options.devices)
         self.all: list[ShardProcess | Adopted] = []
@@ -68,6 +77,7 @@ class Shards:
                 name, options.host, index, count, directory, options.memory // count, options.token,
                 options.log_level, options.discard, options.client_timeout, port, options.curve_keys,
                 options.checkpoint, options.keep, last_token(claim.directory) if options.checkpoint else "", restore,
+                pair,
             )  # fmt: skip
             pid = claim.living.get(index)
             self.all.append(ShardProcess(told) if pid is None else Adopted(told, pid, port))

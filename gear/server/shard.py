@@ -82,7 +82,7 @@ class Shard:
         if options.restore:
             restore(Path(options.restore), place, self._service.weights, options.checkpoint)
         found = take_up(place, self._service.tables, self._clients)
-        self._keys = keys = ServerKeys(options.curve_keys) if options.encrypted else None
+        self._keys = keys = ServerKeys(options.curve_keys, options.curve_pair) if options.encrypted else None
         self._service.peers.encrypted = options.encrypted
         self._router = Router(path, options.host, options.client_timeout, options.port, keys)
         self.ready = Ready(self._router.port, path, found.tables, found.trajectories, found.nbytes, found.damaged)

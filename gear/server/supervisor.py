@@ -95,7 +95,9 @@ class Supervisor:
                 self._options.discard, count, lambda claim: check_shards(claim, self._options, count, key)
             )
             self._restore = begin_with(self._options, self._claim, count)
-            self._shards = Shards(self._options, name, self._claim, self._restore)
+            self._shards = Shards(
+                self._options, name, self._claim, self._restore, None if self._keys is None else self._keys.pair
+            )
             self._write(name)  # whoever comes after a crash from here on finds them
             if not self._shards.start(self._wake_reader, lambda: self._stopping):
                 return 0 if self._stopping else 1

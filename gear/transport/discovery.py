@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import time
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 7400
 MOST_TOKEN = 4096
 """Characters of a token at most, as messages carry it."""
+
+_PATIENCE = 0.5
+"""Seconds that an end that hangs up has to say what it speaks."""
 
 _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _OTHER_MECHANISM = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
@@ -72,7 +76,23 @@ def check_token(token: str) -> None:
         ) from None
 
 
-def _heed(monitor: zmq.Socket[bytes], where: str, keys: bool) -> str:
+def _mechanism(host: str, port: int) -> bytes:
+    """What the other end speaks as its greeting says (ZMTP 3, RFC 23), b"" if nothing is heard.
+
+    ZeroMQ may be hung up on before it has read that; ours here is never whole, so nobody finds fault with it.
+    """
+    greeting = b""
+    try:
+        with socket.create_connection((host.strip("[]"), port), _PATIENCE) as one:
+            one.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00")  # signature, version
+            while len(greeting) < 32 and (more := one.recv(64)):
+                greeting += more
+    except OSError:
+        return b""
+    return greeting[12:32].rstrip(b"\0")
+
+
+def _heed(monitor: zmq.Socket[bytes], host: str, port: int, keys: bool) -> str:
     """Take in why connections failed before a word was said; what may be the reason if that is not certain.
 
     Raises
@@ -80,7 +100,7 @@ def _heed(monitor: zmq.Socket[bytes], where: str, keys: bool) -> str:
     AuthenticationError
         If it is the keys.
     """
-    hint = ""
+    hint, where, hung_up = "", f"{host}:{port}", False
     while readable(monitor):
         event = recv_monitor_message(monitor)
         if event["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
@@ -89,16 +109,25 @@ def _heed(monitor: zmq.Socket[bytes], where: str, keys: bool) -> str:
                 "of the server's --curve-keys directory (gear keys client makes one and puts it there)"
             )
         if event["event"] == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and event["value"] == _OTHER_MECHANISM:
-            raise AuthenticationError(
-                f"the server at {where} does not use CURVE keys; leave curve_keys= and GEAR_CURVE_KEYS away, or start "
-                "it with --curve-keys"
-                if keys
-                else f"the server at {where} wants CURVE keys and none were given; pass curve_keys=... or set "
-                "GEAR_CURVE_KEYS to a directory with client.key and server.pub of those made by gear keys new"
-            )
-        if event["event"] == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and keys:
+            raise _other_mechanism(where, keys)
+        hung_up |= event["event"] == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    if hung_up:
+        speaks = _mechanism(host, port)
+        if speaks == (b"NULL" if keys else b"CURVE"):
+            raise _other_mechanism(where, keys)
+        if keys:
             hint = "; something listens there and hung up: server.pub in the directory of keys may be another server's"
     return hint
+
+
+def _other_mechanism(where: str, keys: bool) -> AuthenticationError:
+    return AuthenticationError(
+        f"the server at {where} does not use CURVE keys; leave curve_keys= and GEAR_CURVE_KEYS away, or start "
+        "it with --curve-keys"
+        if keys
+        else f"the server at {where} wants CURVE keys and none were given; pass curve_keys=... or set "
+        "GEAR_CURVE_KEYS to a directory with client.key and server.pub of those made by gear keys new"
+    )
 
 
 def discover(address: str, token: str, timeout: float | None, keys: ClientKeys | None = None) -> m.Discovered:
@@ -114,35 +143,35 @@ def discover(address: str, token: str, timeout: float | None, keys: ClientKeys |
     check_token(token)
     host, port = parse_address(address)
     deadline = time.monotonic() + (timeout if timeout is not None else 10 * 365 * 86400.0)
-    socket = context().socket(zmq.DEALER)
-    monitor = socket.get_monitor_socket(_REFUSED)
+    asking = context().socket(zmq.DEALER)
+    monitor = asking.get_monitor_socket(_REFUSED)
     poller = zmq.Poller()
     hint = ""
     try:
-        socket.linger = 0
-        socket.setsockopt(zmq.IPV6, host.startswith("["))
-        socket.setsockopt(zmq.RECONNECT_IVL, 20)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
-        socket.setsockopt(zmq.HANDSHAKE_IVL, 1000)
-        socket.setsockopt(zmq.MAXMSGSIZE, 1 << 20)
-        secure(socket, "tcp:", keys)
-        socket.connect(f"tcp://{host}:{port}")
-        for one in (socket, monitor):
+        asking.linger = 0
+        asking.setsockopt(zmq.IPV6, host.startswith("["))
+        asking.setsockopt(zmq.RECONNECT_IVL, 20)
+        asking.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+        asking.setsockopt(zmq.HANDSHAKE_IVL, 1000)
+        asking.setsockopt(zmq.MAXMSGSIZE, 1 << 20)
+        secure(asking, "tcp:", keys)
+        asking.connect(f"tcp://{host}:{port}")
+        for one in (asking, monitor):
             poller.register(one, zmq.POLLIN)
-        socket.send(wire.encode(m.Envelope(m.PROTOCOL, 0, 0, [], m.Discover(token))))
+        asking.send(wire.encode(m.Envelope(m.PROTOCOL, 0, 0, [], m.Discover(token))))
         while True:
             left = deadline - time.monotonic()
             came = dict(poller.poll(int(min(max(left, 0.0), 3600.0) * 1000)))
             if monitor in came:
-                hint = _heed(monitor, f"{host}:{port}", keys is not None) or hint
-            if socket not in came:
+                hint = _heed(monitor, host, port, keys is not None) or hint
+            if asking not in came:
                 if time.monotonic() < deadline:
                     continue
                 raise ConnectionLost(
                     f"no gear-server answered at {host}:{port} within {timeout:g} s; start one with "
                     f"`gear-server --port {port}` or check the address{hint}"
                 )
-            body = wire.decode_answer(socket.recv_multipart()).body
+            body = wire.decode_answer(asking.recv_multipart()).body
             if isinstance(body, m.Failed):
                 raise body.error()
             if isinstance(body, m.Discovered):
@@ -151,6 +180,6 @@ def discover(address: str, token: str, timeout: float | None, keys: ClientKeys |
     except zmq.ZMQError as error:
         raise ConnectionLost(f"cannot connect to {host}:{port}: {error}") from None
     finally:
-        socket.disable_monitor()
+        asking.disable_monitor()
         monitor.close(0)
-        socket.close(0)
+        asking.close(0)

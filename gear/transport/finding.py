@@ -26,9 +26,9 @@ def find(address: str, token: str, timeout: float | None, keys: ClientKeys | Non
         try:
             socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
         except socket.gaierror as error:
+            since = "" if timeout is None else f", {timeout:g} s after the first try"
             raise ConnectionLost(
-                f"the host name {host!r} of {address!r} is unknown ({error.strerror}), {timeout:g} s after the first "
-                "try; check its spelling"
+                f"the host name {host!r} of {address!r} is unknown ({error.strerror}){since}; check its spelling"
             ) from None
         except (OSError, UnicodeError):
             pass

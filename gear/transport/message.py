@@ -36,8 +36,11 @@ Release = tuple[Index, Number, bool]
 
 
 def hidden(self: msgspec.Struct) -> str:
-    """The `__repr__` of what holds a secret: its token is left out."""
-    fields = (f"{name}={'...' if name == 'token' else repr(getattr(self, name))}" for name in self.__struct_fields__)
+    """The `__repr__` of what holds a secret: its token and keys are left out."""
+    fields = (
+        f"{name}={'...' if name in ('token', 'curve_pair') else repr(getattr(self, name))}"
+        for name in self.__struct_fields__
+    )
     return f"{type(self).__name__}({', '.join(fields)})"
 
 

@@ -42,8 +42,10 @@ def open_lane(address: str | tuple[str, int], greeting: bytes, destination: Dest
         if isinstance(address, str):
             one, target = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), address
         else:
-            family, kind, _, _, target = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]  # type: ignore[assignment]
-            one = socket.socket(family, kind)
+            # As the shard listens and as ZeroMQ connects: a name may stand for an IPv6 address first.
+            family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+            target = socket.getaddrinfo(*address, family, socket.SOCK_STREAM)[0][4]  # type: ignore[assignment]
+            one = socket.socket(family, socket.SOCK_STREAM)
     except OSError:
         return None
     one.setblocking(False)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import select
+from collections import deque
 
 import numpy as np
 import pytest
 
 from gear.kernels import collect as kernels
+from gear.server import flows
 from gear.server.flows import Flow
 from gear.server.grains import Grain
 from gear.transport.message import BAD, CUT
@@ -101,3 +103,37 @@ def test_a_lane_that_ends_in_mid_flow_is_closed_once_its_thread_has_left_it(shar
     eventually(lambda: again.receive() == [b"head", rows(1), CUT], "the next one serves")
     again.close()
     lane.close()
+
+
+def test_what_waits_behind_a_flow_that_failed_is_not_taken_for_its_rows(shard, monkeypatch):
+    def collect(segment, plan, starts, lengths, neighbours, out):
+        if starts[0] == 39:
+            raise MemoryError
+        out[:] = starts[0]
+
+    monkeypatch.setattr(kernels, "collect", collect)
+    lane, client = shard.connect(), shard.known.client
+    shard.lanes.send(client, client.lane, [b"head"], flow(40))
+    assert client.lane.lent
+    shard.lanes.send(client, client.lane, [b"other", bytes(2 * GRAIN)])
+    came = []
+
+    def ended() -> bool:
+        turn(shard)
+        while (parts := lane.receive()) is not None:
+            came.append(parts)
+        return lane.broken
+
+    eventually(ended, "the lane ended", 20.0)
+    assert not came
+    lane.close()
+
+
+def test_the_memory_of_a_huge_item_is_not_kept(shard, monkeypatch):
+    monkeypatch.setattr(flows, "_LARGEST_SPARE", GRAIN - 1)
+    monkeypatch.setattr(flows, "_spare", deque())
+    assert flow(3).send(len, 1 << 30) == flows._DONE
+    assert not flows._spare
+    monkeypatch.setattr(flows, "_LARGEST_SPARE", GRAIN)
+    assert flow(3).send(len, 1 << 30) == flows._DONE
+    assert [len(memory) for memory in flows._spare] == [GRAIN]

@@ -6,21 +6,23 @@ import json
 import os
 import re
 import shutil
+import signal
 import stat
 from pathlib import Path
 
 import pytest
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 import gear
 from gear.errors import AuthenticationError
 from gear.server import cli, config
-from gear.server.keys import ALLOWED, ServerKeys, make_client, make_keys
+from gear.server.keys import ALLOWED, Gate, ServerKeys, make_client, make_keys
 from gear.transport import messages as m
 from gear.transport import wire
 from gear.transport.channel import context
 from gear.transport.discovery import discover
-from gear.transport.keys import client_keys
+from gear.transport.keys import client_keys, secure
 
 TABLE = gear.Table("t", [gear.Column("x", (4,))], gear.Steps(1000), item=gear.Whole())
 
@@ -169,7 +171,7 @@ def test_the_shards_port_is_guarded_as_the_public_one(keys, start_server):
     server = start_server("--curve-keys", str(keys))
     shard = discover(server.address, "", 5.0, client_keys(keys)).shards[0]
     one = context().socket(zmq.DEALER)
-    monitor = one.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+    monitor = one.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
     try:
         one.linger = 0
         one.connect(f"tcp://127.0.0.1:{shard.port}")
@@ -182,6 +184,36 @@ def test_the_shards_port_is_guarded_as_the_public_one(keys, start_server):
         one.close(0)
 
 
+@pytest.mark.parametrize(("gate", "told"), [(True, zmq.EVENT_HANDSHAKE_FAILED_AUTH), (False, zmq.EVENT_DISCONNECTED)])
+def test_nobody_is_let_in_when_it_cannot_be_found_out_who_may(keys, monkeypatch, gate, told):
+    def allows(self: ServerKeys, public: bytes) -> bool:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(ServerKeys, "allows", allows)
+    server, guard = zmq.Context(), ServerKeys(str(keys))
+    router = server.socket(zmq.ROUTER)
+    router.linger = 0
+    if gate:
+        Gate(server, guard)
+    guard.guard(router)
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    try:
+        for _ in range(2):  # the first may have ended who answers
+            one = context().socket(zmq.DEALER)
+            one.linger = 0
+            monitor = one.get_monitor_socket(told | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+            secure(one, "tcp:", client_keys(keys))
+            one.connect(f"tcp://127.0.0.1:{port}")
+            event = recv_monitor_message(monitor)["event"] if monitor.poll(5000) else None
+            one.disable_monitor()
+            monitor.close(0)
+            one.close(0)
+            assert event == told
+    finally:
+        router.close(0)
+        server.term()
+
+
 def test_a_client_that_was_taken_away_or_added_counts_from_the_next_connection_on(keys, start_server, tmp_path, capsys):
     server = start_server("--curve-keys", str(keys))
     make_client(keys, tmp_path / "actor")
@@ -192,11 +224,28 @@ def test_a_client_that_was_taken_away_or_added_counts_from_the_next_connection_o
     assert "does not know this client's CURVE key" in capsys.readouterr().err
 
 
+def test_a_shard_that_is_started_again_has_the_keys_of_its_server_whatever_has_become_of_the_file(
+    keys, start_server, tmp_path
+):
+    theirs = tmp_path / "keys"
+    shutil.copytree(keys, theirs)
+    server = start_server("--curve-keys", str(theirs))
+    with gear.connect(server.address, path="tcp", curve_keys=keys) as client:
+        client.create_table(TABLE)
+        client.insert({"x": [[1, 2, 3, 4]] * 5}, "t")
+        (theirs / "server.key").write_text("written over")
+        os.kill(client.info()["pid"], signal.SIGKILL)
+        assert client.sample(2, "t", timeout=20.0)["x"].sum() == 100
+
+
 def test_what_holds_a_secret_does_not_show_it(keys, secrets):
+    guard = ServerKeys(str(keys))
     options = config.Options(
         "n", "h", 1, "cpu", 1, "a-long-secret", "info", False, 1.0, curve_keys=str(keys)
     )  # fmt: skip
-    told = config.ShardOptions("n", "h", 0, 1, "d", 1, "a-long-secret", "info", False, 1.0, 1, str(keys))
+    told = config.ShardOptions(
+        "n", "h", 0, 1, "d", 1, "a-long-secret", "info", False, 1.0, 1, str(keys), curve_pair=guard.pair
+    )
     shown = [options, told, m.Discover("a-long-secret"), m.Hello(bytes(16), "a-long-secret", 1), client_keys(keys)]
     for text in [repr(one) for one in shown] + [repr(m.Envelope(3, 0, 0, [], shown[2]))]:
         assert not [secret for secret in secrets if secret.decode() in text]

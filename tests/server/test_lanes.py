@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import select
@@ -132,3 +133,21 @@ def test_a_process_without_descriptors_left_does_not_turn_in_a_circle(shard):
     assert shard.heard == [b"hello"]
     assert not shard.lanes.busy
     waiting.close()
+
+
+def test_one_that_cannot_be_taken_in_does_not_hide_those_behind_it(shard, monkeypatch):
+    real, failed = lanes.Lane, []
+
+    def gone(connected: socket.socket) -> Lane:
+        if not failed:
+            failed.append(connected.close())
+            raise OSError(errno.EINVAL, "it has hung up already")
+        return real(connected)
+
+    monkeypatch.setattr(module, "Lane", gone)
+    calls = [reach.open_lane(str(shard.path), lanes.GREETING.pack(IDENTITY, 1, KEY)) for _ in range(2)]
+    shard.turn()
+    assert failed
+    assert shard.known.client.lane is not None, "nobody was told of the second one"
+    for call in calls:
+        call.close()

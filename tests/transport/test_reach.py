@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import socket
 
-from gear.transport.reach import refuses
+import pytest
+
+from gear.errors import ConnectionLost
+from gear.transport.finding import find
+from gear.transport.reach import open_lane, refuses
 
 
 def test_a_port_where_nobody_listens_refuses_and_one_where_somebody_does_not():
@@ -26,3 +30,27 @@ def test_a_host_without_a_way_to_it_may_be_there(monkeypatch):
 
     monkeypatch.setattr(socket, "create_connection", unreachable)
     assert not refuses("tcp://[::1]:7400")
+
+
+def test_a_lane_goes_the_way_of_the_connection_though_the_name_has_an_ipv6_address_first(monkeypatch):
+    real = socket.getaddrinfo
+
+    def both(host: str, port: int, family: int = 0, *rest: int) -> list:
+        found = real("127.0.0.1", port, socket.AF_INET, *rest) if family != socket.AF_INET6 else []
+        six = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", port, 0, 0))
+        return found if family == socket.AF_INET else [six, *found]
+
+    monkeypatch.setattr(socket, "getaddrinfo", both)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(5.0)
+        lane = open_lane(("localhost", listener.getsockname()[1]), b"hello")
+        assert lane is not None
+        listener.accept()[0].close()
+        lane.close()
+
+
+def test_a_host_that_cannot_be_is_told_of_to_who_would_wait_forever_too():
+    with pytest.raises(
+        ConnectionLost, match=r"the host name '-x-' of '-x-:7400' is unknown \(.*\); check its spelling"
+    ):
+        find("-x-:7400", "", None)
