@@ -283,7 +283,8 @@ class Bulk:
                 return
             then(self._frames(client, result))
 
-        job = Job(hosted.stored.segment, plan, starts, lengths, neighbours, gathered)
+        stored = hosted.stored
+        job = Job(stored.segment, plan, starts, lengths, neighbours, gathered, stored.collect)
         self._gatherer.gather(job)
 
     def _frames(self, client: Client, rows: npt.NDArray[np.uint8]) -> list[Rows]:
@@ -311,4 +312,4 @@ def items_of(selection: Selection) -> bytes:
 
 def most_unplaced(layout: Layout) -> int:
     """Bytes of rows that a client may have sent ahead: twice what its stage can lend."""
-    return 2 * (AHEAD + layout.blocks_for(layout.max_length + 1) * layout.block_bytes)
+    return 2 * (AHEAD + layout.blocks_for(layout.max_length + 1) * (layout.block_bytes + layout.device_block_bytes))

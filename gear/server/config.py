@@ -39,6 +39,8 @@ class Options(msgspec.Struct, frozen=True):
     tables: tuple[Table, ...] = ()
     metrics_port: int | None = None
     max_restarts: int = 5
+    gpus: tuple[str, ...] = ()
+    device_memory: int = 0
     curve_keys: str = ""
     checkpoint: str = ""
     checkpoint_every: float = 0.0
@@ -55,6 +57,8 @@ class ShardOptions(msgspec.Struct, frozen=True):
     listened before, 0 if it never did. `curve_keys`: directory of keys, empty without encryption; the shard reads
     them itself. `checkpoint`: the directory of checkpoints, of which `keep` are kept; `last`: the token of the save
     that the shard makes at its end. `restore`: the checkpoint that it begins with.
+    `gpu`: UUID of its device, "" for the CPU; `device_memory`: bytes of it that
+    tables may take.
     """
 
     name: str
@@ -68,6 +72,8 @@ class ShardOptions(msgspec.Struct, frozen=True):
     discard: bool
     client_timeout: float
     port: int = 0
+    gpu: str = ""
+    device_memory: int = 0
     curve_keys: str = ""
     checkpoint: str = ""
     keep: int = 0
@@ -191,22 +197,38 @@ def check_devices(devices: str) -> str:
         return "cpu" if int(match[1]) == 1 else f"cpu:{int(match[1])}"
     if match:
         raise DeviceError(f"--devices {devices}: expected 1 to {MAX_SHARDS} shards")
-    if re.fullmatch(r"\d+(,\d+)*", devices):
-        there = sorted(int(path.name[6:]) for path in Path("/dev").glob("nvidia[0-9]*") if path.name[6:].isdigit())
-        asked = sorted({int(number) for number in devices.split(",")})
-        missing = [number for number in asked if number not in there]
-        if missing:
-            raise DeviceError(
-                f"--devices {devices}: GPU {', '.join(map(str, missing))} is not there (found: "
-                f"{', '.join(map(str, there)) or 'no GPU'}); use --devices cpu or start on a machine that has it"
-            )
-        raise DeviceError(f"--devices {devices}: tables in GPU memory come in a later release; use --devices cpu")
-    raise DeviceError(f"--devices {devices!r}: expected 'cpu', 'cpu:N' or GPU numbers like '0,1'")
+    from gear.devices.choice import choose
+
+    return ",".join(str(device.number) for device in choose(devices))
+
+
+def gpus_of(devices: str, device_memory: int | None) -> tuple[tuple[str, ...], int]:
+    """UUIDs of the GPUs in a checked list, and the bytes that tables may take on each.
+
+    Raises
+    ------
+    DeviceError
+        If one of them has not that much.
+    """
+    if devices.startswith("cpu"):
+        if device_memory is not None:
+            raise DeviceError(f"--device-memory is for GPUs, and --devices {devices} names none; leave it out")
+        return (), 0
+    from gear.devices.choice import check_budget, choose, default_budget
+
+    chosen = choose(devices)
+    if device_memory is None:
+        device_memory = min(default_budget(device) for device in chosen)
+    for device in chosen:
+        check_budget(device, device_memory)
+    return tuple(device.uuid for device in chosen), device_memory
 
 
 def shard_count(devices: str) -> int:
     """How many shards a checked device list stands for."""
-    return int(devices.partition(":")[2] or 1)
+    if devices.startswith("cpu"):
+        return int(devices.partition(":")[2] or 1)
+    return devices.count(",") + 1
 
 
 def resolve(host: str) -> str:
