@@ -39,13 +39,13 @@ class Options(msgspec.Struct, frozen=True):
     tables: tuple[Table, ...] = ()
     metrics_port: int | None = None
     max_restarts: int = 5
-    gpus: tuple[str, ...] = ()
-    device_memory: int = 0
     curve_keys: str = ""
     checkpoint: str = ""
     checkpoint_every: float = 0.0
     keep: int = 0
     restore: str = ""
+    gpus: tuple[str, ...] = ()
+    device_memory: int = 0
 
     __repr__ = hidden
 
@@ -72,13 +72,13 @@ class ShardOptions(msgspec.Struct, frozen=True):
     discard: bool
     client_timeout: float
     port: int = 0
-    gpu: str = ""
-    device_memory: int = 0
     curve_keys: str = ""
     checkpoint: str = ""
     keep: int = 0
     last: str = ""
     restore: str = ""
+    gpu: str = ""
+    device_memory: int = 0
 
     __repr__ = hidden
 

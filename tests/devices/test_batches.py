@@ -14,6 +14,7 @@ import pytest
 import gear
 from gear.client.device_batch import DeviceBatch
 from gear.devices import reading, streams
+from gear.devices.arena import DeviceValue
 from gear.transport.inproc import InprocSession
 from tests.devices.test_arena import OnCard
 
@@ -125,6 +126,13 @@ def test_tensors_of_a_device_go_into_a_column_there_without_the_host(monkeypatch
         batch = client.sample(1)
         for name in ("obs", "token"):
             np.testing.assert_array_equal(np.asarray(batch[name])[0], given[name])
+        monkeypatch.setattr(DeviceValue, "copy", lambda self: pytest.fail("it came to the host"))
+        client.insert_many([{**given, "obs": OnCard(given["obs"] + k)} for k in (1, 2)])
+        packed = {name: value[None] if name == "goal" else value for name, value in given.items()}
+        client.insert_many({**packed, "obs": OnCard(given["obs"] + 3)}, offsets=[0, 9])
+        batch = client.sample(50)
+        found = {tuple(np.asarray(one).ravel().tolist()) for one in batch["obs"]}
+        assert found == {tuple((given["obs"] + k).ravel().tolist()) for k in range(4)}
         with pytest.raises(gear.DataError, match=r"column 'obs': expected float32\[T, 3\], got float64\[9, 3\]"):
             client.insert({**given, "obs": OnCard(given["obs"].astype(np.float64))})
 
