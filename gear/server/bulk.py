@@ -246,11 +246,9 @@ class Bulk:
         if presence is not None:
             neighbours = presence.near(neighbours)
         if plan.nbytes <= COPIED:
-            from gear.kernels.collect import collect
-
             out = np.zeros(plan.nbytes, np.uint8)
             while True:
-                collect(hosted.stored.segment, plan, starts, lengths, neighbours, out)
+                hosted.stored.collect(hosted.stored.segment, plan, starts, lengths, neighbours, out)
                 if presence is None or presence.unchanged:  # else overwritten meanwhile
                     break
             then(self._frames(client, out))
@@ -262,7 +260,7 @@ class Bulk:
                 return kept and (presence is None or presence.unchanged)
 
             grains = self._grains.of(hosted.stored.layout, plan, lengths)
-            then(Flow(hosted.stored.segment, grains, starts, lengths, neighbours, good))
+            then(Flow(hosted.stored.segment, grains, starts, lengths, neighbours, good, hosted.stored.collect))
             return
         client.gathering += 1
 
