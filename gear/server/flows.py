@@ -73,7 +73,7 @@ class Flow:
         self.nbytes = sum(grain.plan.nbytes for grain in grains) + len(CUT)
         self._segment, self._grains, self._good = segment, grains, good
         self._starts, self._lengths, self._neighbours = starts, lengths, neighbours
-        self._gather, self._next = gather, 0
+        self._by, self._next = gather, 0
         self._memory: npt.NDArray[np.uint8] | None = None
         self._ready: Buffer = b""
 
@@ -118,7 +118,7 @@ class Flow:
         out = self._memory[:nbytes]
         for first, last in gaps:
             out[first:last] = 0
-        gather = self._gather or collect
+        gather = self._by or collect
         gather(self._segment, plan, self._starts[begin:end], self._lengths[begin:end], self._neighbours, out)
         return out.data
 
