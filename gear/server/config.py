@@ -6,7 +6,6 @@ import ipaddress
 import os
 import re
 import socket
-from pathlib import Path
 from typing import Any
 
 import msgspec
