@@ -76,8 +76,8 @@ class PartSave:
         away = [subject.stored.table.name for subject in self._subjects if subject.stored.layout.device_block_bytes]
         if away:
             raise CheckpointError(
-                f"tables {', '.join(away)} have columns on a GPU, which checkpoints do not hold yet; place their columns "
-                "on the host"
+                f"tables {', '.join(away)} have columns on a GPU, which checkpoints do not hold yet; place their "
+                "columns on the host"
             )
         folder = shelf.part_folder(self._root, self._shard)
         try:
