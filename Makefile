@@ -30,8 +30,8 @@ test: lint $(COMPILER) ## lint, then every test, in two processes: most tests wa
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 	@$(MAKE) --no-print-directory test-gpu-sim
 
-test-gpu-sim: $(STAMP) ## the kernels for a GPU in Numba's CUDA simulator; needs no GPU
-	NUMBA_ENABLE_CUDASIM=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/kernels
+test-gpu-sim: $(STAMP) ## kernels for a GPU, and a server with GPUs, in Numba's CUDA simulator; needs no GPU
+	NUMBA_ENABLE_CUDASIM=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/kernels tests/devices
 
 test-rdma: $(STAMP) ## the rdma path, in a virtual machine with a software device (Debian 12, root to install its packages)
 	tools/rdma_vm/test.sh $(BIN)/python

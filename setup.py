@@ -17,7 +17,8 @@ test = [
     "torch>=2.4",
 ]
 
-# Compiles kernels for a GPU, also where there is none: the tests look at what became of them.
+# Compiles kernels for a GPU, also where there is none: the tests look at what became of them. For CUDA 13; with an
+# older driver: pip install gear-replay 'numba-cuda[cu12]' torch, torch from its index for CUDA 12.
 cuda = ["numba-cuda[cu13]>=0.30; sys_platform == 'linux'"]
 
 watch = ["prometheus-client>=0.19", "rich>=13"]  # gear-server --metrics-port, gear top

@@ -5,14 +5,16 @@
 
 First every kernel against the reference on the device, on fresh random inputs and poisoned outputs, and launches
 that follow each other on streams of their own. Then medians with their range: what the device copies, and reads of
-mapped host memory, in this run; gathers as fractions of that; draws and updates; the same batches by NumPy and a
-copy. It needs numba-cuda and what the tests need (pytest, hypothesis, ml_dtypes), whose random cases it uses. The
-exit code is 1 only if a result is wrong. No device has run it yet.
+mapped host memory, in this run; gathers as fractions of that; draws and updates; `sample` from a server with the GPU;
+the same batches by NumPy and a copy, and by TorchRL where it is installed. It needs torch, numba-cuda and what the
+tests need (pytest, hypothesis, ml_dtypes), whose random cases it uses. The exit code is 1 only if a result is wrong. No
+device has run it yet.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -23,6 +25,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
+from benchmarks import gpu_service
 from benchmarks.gpu_cases import Frames, Rows, Tree, Windows, busy, ceilings, host_way
 from benchmarks.gpu_check import checks
 from benchmarks.measure import WrongResult
@@ -128,6 +131,8 @@ def measure(tiny: bool, say: Callable[[dict[str, Any]], None]) -> None:
             say(record(f"update {updates} of {size}", tree.update(updates), repeats, ahead=ahead))
         tree.verify()
         say(record(f"best 64 of {size}", tree.best(4 if tiny else 64), repeats, ahead=ahead))
+    for name, call, moved in gpu_service.samples(tiny):
+        say(record(name, call, repeats, moved))
 
 
 def main() -> None:
@@ -147,7 +152,7 @@ def main() -> None:
         print(show(line), flush=True)
 
     try:
-        for name in checks(given.tiny):
+        for name in itertools.chain(checks(given.tiny), gpu_service.checks(given.tiny)):
             print(f"checked: {name}", flush=True)
         measure(given.tiny, say)
     except WrongResult as wrong:

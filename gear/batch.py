@@ -215,6 +215,9 @@ class Batch(Mapping[str, Any]):
 
     selection: Selection
 
+    on_device = False
+    """Whether kernels fill it on a GPU, while the host goes on."""
+
     def __init__(self, plan: Plan, buffer: npt.NDArray[np.uint8] | None = None) -> None:
         self._buffer = _memory(plan) if buffer is None else buffer
         self._transient = False
@@ -419,6 +422,19 @@ class Batch(Mapping[str, Any]):
 
     def arrived(self) -> None:
         """Called when the buffer has been filled anew; tensors on another device follow here."""
+
+    def handed(self) -> None:
+        """Called on the consumer's thread when it gets the batch."""
+
+    def taken_back(self) -> None:
+        """Called on the consumer's thread when its memory is to be filled anew."""
+
+    def settle(self) -> None:
+        """Wait until it is filled."""
+
+    def after(self, action: Callable[[], None]) -> None:
+        """Do something once it is filled."""
+        action()
 
     def _array(self, field: Field) -> Any:
         """The array of a field that has no name among the columns."""

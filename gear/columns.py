@@ -53,7 +53,8 @@ class Column(Spec, frozen=True):
     per : {"step", "trajectory"}
         T rows, or one row for the whole trajectory.
     placement : {"host", "device"}
-        Memory that holds the column.
+        Memory that holds the column: of the host, or of the GPU that its shard serves (`gear-server --devices 0`).
+        Columns that are late or per trajectory lie on the host.
     late : bool
         It is left out of the insert and filled afterwards, by `Client.fill`.
     """
@@ -85,6 +86,11 @@ class Column(Spec, frozen=True):
             f"{owner}: placement must be 'host' or 'device', got {self.placement!r}",
         )
         require(isinstance(self.late, bool), f"{owner}: late must be True or False, got {self.late!r}")
+        require(
+            self.placement == "host" or (self.per == "step" and not self.late),
+            f"{owner}: placement='device' is for columns per step that come with the insert, got per={self.per!r}, "
+            f"late={self.late}; leave placement out",
+        )
         require(
             self.row_bytes <= MAX_INT32,
             f"{owner}: shape {self.shape} of {self.dtype} takes {self.row_bytes} bytes per row, at most {MAX_INT32} "

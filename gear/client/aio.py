@@ -87,14 +87,16 @@ class Coroutines(Inserting, Sampling, Later, Growing, Consuming, Weights):
         world_size: int | None = None,
         rank: int | None = None,
         draw: int | None = None,
+        device: str | None = None,
     ) -> Batch:
         """`sample` for asyncio, see there and `gear.client.aio`; delivered when the task goes on with it."""
         fetch = partial(self._fetch, query, table, require, include_open, timeout, out, beta, normalize, consumer)
-        reader, batch = await self._threads.run(partial(fetch, world_size, rank, draw), _give_back)
-        reader.release(batch.selection, True)
+        reader, batch = await self._threads.run(partial(fetch, world_size, rank, draw, device), _give_back)
+        reader.deliver(batch)
         return batch
 
 
 def _give_back(drawn: tuple[Reader, Batch]) -> None:
     reader, batch = drawn
+    batch.settle()
     reader.release(batch.selection, False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +88,8 @@ class Client(Coroutines, Checkpointing, Listing):
                     errors.append(error)
         for writer in list(self._writers):
             writer.abandon("the client has been closed")
+        if "gear.devices.streams" in sys.modules:  # what kernels are still reading is let go of before
+            sys.modules["gear.devices.streams"].drain_all()
         self._session.close()
         if errors:
             told = list(dict.fromkeys(map(str, errors)))  # a writer and its table may say the same

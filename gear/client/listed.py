@@ -66,7 +66,7 @@ def listed(port: Port, trajectories: Sequence[Mapping[str, Any]]) -> Listed:
             port.pieces(encoded[-1].steps)
         except DataError as error:
             raise refused(index, len(trajectories), error) from None
-    arrays = [list(map(np.ascontiguousarray, column)) for column in zip(*(one.arrays for one in encoded), strict=True)]
+    arrays = [list(map(dense, column)) for column in zip(*(one.arrays for one in encoded), strict=True)]
     return Listed(
         np.array([one.steps for one in encoded], np.int64),
         np.array([list(map(address, column)) for column in arrays], np.int64).reshape(len(arrays), len(encoded)),
@@ -77,8 +77,13 @@ def listed(port: Port, trajectories: Sequence[Mapping[str, Any]]) -> Listed:
 
 
 def address(array: np.ndarray) -> int:
-    """Where the elements of an array begin."""
-    return int(array.__array_interface__["data"][0])
+    """Where the elements of an array begin; those of a `DeviceValue` lie on a device."""
+    return int(array.address if hasattr(array, "address") else array.__array_interface__["data"][0])
+
+
+def dense(array: np.ndarray) -> np.ndarray:
+    """An array without gaps; a `DeviceValue` has none."""
+    return array if hasattr(array, "address") else np.ascontiguousarray(array)
 
 
 def refused(index: int, count: int, error: object) -> DataError:

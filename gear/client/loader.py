@@ -117,6 +117,8 @@ class Loader:
         with ring.changed:
             if self._out:
                 self._out = False
+                if self._last is not None:
+                    self._last.taken_back()
                 ring.free.append(None if ring.copy else self._last)
                 self._last = None
                 ring.changed.notify_all()
@@ -134,6 +136,7 @@ class Loader:
             batch = ring.ready.popleft()
             ring.changed.notify_all()
             self._out, self._last = True, None if ring.copy else batch
+        batch.handed()
         ring.release(batch.selection, True)
         return batch
 

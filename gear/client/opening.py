@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from gear.batch import Batch
 from gear.client.arguments import seconds
 from gear.client.client import Client
+from gear.client.kinds import batches
 from gear.schema import Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gear.batch import NewBatch
     from gear.transport.keys import KeyPath
 
 
@@ -34,7 +33,8 @@ def connect(
     token : str, optional
         What the server's ``--token-file`` holds. Default: the variable ``GEAR_TOKEN``.
     device : str, optional
-        None for NumPy arrays, ``"cpu"`` or ``"cuda:N"`` for torch tensors there.
+        None for NumPy arrays, ``"cpu"`` or ``"cuda:N"`` for torch tensors there. On the server's host a GPU's own
+        kernels gather them from where rows are stored; from elsewhere they come to this host and are copied.
     timeout : float, optional
         Seconds to wait for the server.
     path : {"shm", "rdma", "tcp"}, optional
@@ -49,10 +49,16 @@ def connect(
     ------
     ConnectionLost, AuthenticationError, ProtocolError, DeviceError
     """
-    new_batch, timeout = _batches(device), seconds(timeout)
+    batches(device, False)  # before anybody is asked: whether there is such a device
+    timeout = seconds(timeout)
     from gear.transport.negotiation import connect as open_session
 
-    return Client(open_session(address, token, timeout, path, curve_keys), new_batch, device)
+    session = open_session(address, token, timeout, path, curve_keys)
+    try:
+        return Client(session, batches(device, session.path != "tcp"), device)
+    except BaseException:
+        session.close()
+        raise
 
 
 def embedded(tables: Table | Sequence[Table] = (), *, device: str | None = None) -> Client:
@@ -62,17 +68,18 @@ def embedded(tables: Table | Sequence[Table] = (), *, device: str | None = None)
     ----------
     tables : Table or sequence of Table
     device : str, optional
-        None for NumPy arrays, ``"cpu"`` or ``"cuda:N"`` for torch tensors there.
+        None for NumPy arrays, ``"cpu"`` or ``"cuda:N"`` for torch tensors there; columns placed on a device lie there.
     """
-    new_batch = _batches(device)
+    new_batch = batches(device, True)
     from gear.transport.inproc import InprocSession
 
-    return Client(InprocSession((tables,) if isinstance(tables, Table) else tables), new_batch, device)
+    return Client(InprocSession((tables,) if isinstance(tables, Table) else tables, _gpu_of(device)), new_batch, device)
 
 
-def _batches(device: str | None) -> NewBatch:
-    if device is None:
-        return Batch
-    from gear.client.tensors import tensor_batches
+def _gpu_of(device: str | None) -> str:
+    """The UUID of the device of a client, "" for the CPU."""
+    if device is None or not str(device).startswith("cuda"):
+        return ""
+    from gear.devices import seam
 
-    return tensor_batches(str(device))
+    return seam.driver().devices()[int(str(device).partition(":")[2] or 0)].uuid

@@ -16,7 +16,7 @@ from gear.client import arguments as check
 from gear.client.deadline import until
 from gear.client.ends import mask
 from gear.client.group import Group, Many, Pieces
-from gear.client.listed import Listed, address, listed, refused
+from gear.client.listed import Listed, address, dense, listed, refused
 from gear.client.priorities import as_priorities
 from gear.errors import ConnectionLost, DataError, DeadlineExceeded, GearError
 
@@ -133,7 +133,7 @@ def _packed(port: Port, values: Mapping[str, Any], offsets: Any) -> Listed:
     from gear.kernels.host_insert import read_offsets
 
     bounds, arrays, rows = port.codec.packed(values, offsets)
-    arrays = [np.ascontiguousarray(array) for array in arrays]
+    arrays = list(map(dense, arrays))
     bases, count = np.array(list(map(address, arrays)), np.int64), len(bounds) - 1
     lengths, sources = np.empty(count, np.int64), np.empty((len(bases), count), np.int64)
     longest = read_offsets(bounds, len(arrays[0]), bases, port.rows.widths, lengths, sources)

@@ -61,10 +61,10 @@ class Piece:
     def extend(self) -> list[np.ndarray]:
         """One more block; returns dtype[block_steps, *shape] per step column."""
         port = self._port
-        if not self._private and self._take(1, None):
+        if not self._private and port.rows.arena is None and self._take(1, None):
             block = self._chain[-1]
             return [strip[block] for strip in port.rows.strips]
-        memory = np.zeros(port.layout.block_bytes, np.uint8)  # rows not written yet go along with the others
+        memory = port.rows.private_block()  # rows not written yet go along with the others
         self._private.append(memory)
         return [strip[0] for strip in strips(port.layout, memory, 0, 1)]
 
@@ -167,7 +167,7 @@ class Piece:
             self._own(slot)
             self._chain.extend(more)
         for memory, block in zip(self._private, self._chain[had:], strict=False):
-            self._port.rows.blocks[block] = memory
+            self._port.rows.put_block(block, memory)
         del self._private[: len(self._chain) - had]
         return True
 

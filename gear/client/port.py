@@ -59,7 +59,7 @@ class Port:
         self.session, self.open, self.table, self.layout = session, table, table.table, table.layout
         self.name = table.table.name
         self.codec = Codec(table.table)
-        self.rows = Rows(table.layout, table.segment)
+        self.rows = Rows(table.layout, table.segment, table.arena)
         self.pool = LeasePool(session, table)
         table.recall = self.pool.surrender
         self.max_length = table.layout.max_length

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -73,6 +74,7 @@ class Reader:
 
     def __init__(self, session: Service, table: OpenTable, new_batch: NewBatch) -> None:
         self._session, self.open, self._new_batch = session, table, new_batch
+        self._elsewhere = getattr(new_batch, "on_device", False)
         self._length = item_length(table.table)
         self._longest = self._length or table.layout.max_length
         self._plans: dict[tuple[tuple[AnyView, ...], int, int], Plan] = {}
@@ -81,6 +83,7 @@ class Reader:
         self._held: dict[object, float] = {}  # what tells a selection -> deadline
         self._sets: dict[tuple[tuple[str, ...], bool], int] = {}
         self._last: _Planned | None = None
+        self._filling: Batch | None = None  # the last one that kernels were to fill from a selection that is held
 
     def sample(
         self,
@@ -91,10 +94,11 @@ class Reader:
         normalize: Normalize,
         consumer: str = "",
         share: Share | None = None,
+        kind: NewBatch | None = None,
     ) -> Batch:
         """Select and collect; the pin is released as delivered."""
         planned = self._planned(query, consumer)
-        if planned.at_once and not consumer and share is None:
+        if planned.at_once and not consumer and share is None and kind is None:
             plan, which = planned.plan, planned.wanted.which
             assert plan is not None
             if out is None:
@@ -107,9 +111,17 @@ class Reader:
                 batch.arrived()
                 batch.fill(selection, beta, normalize)
                 return batch
-        batch = self.fetch(query, timeout, out, beta, normalize, consumer, share)
-        self._session.release(self.open, batch.selection, True)
+        batch = self.fetch(query, timeout, out, beta, normalize, consumer, share, kind)
+        self.deliver(batch)
         return batch
+
+    def deliver(self, batch: Batch) -> None:
+        """Hand a batch to its consumer and let go of its pin, once it is filled."""
+        if batch.on_device:
+            batch.handed()
+            batch.after(partial(self._session.release, self.open, batch.selection, True))
+        else:
+            self._session.release(self.open, batch.selection, True)
 
     def fetch(
         self,
@@ -120,6 +132,7 @@ class Reader:
         normalize: Normalize,
         consumer: str = "",
         share: Share | None = None,
+        kind: NewBatch | None = None,
     ) -> Batch:
         """Like `sample`, but the pin stays until the caller releases it. Redraws when a pin is lost, but for a rank."""
         planned = self._planned(query, consumer)
@@ -134,7 +147,7 @@ class Reader:
         while True:
             selection = patiently(self._session.select, self.open, wanted, timeout=timeout)
             try:
-                batch = self._gather(selection, planned.views, planned.packed, out, planned.plan, into)
+                batch = self._gather(selection, planned.views, planned.packed, out, planned.plan, kind, into)
             except BaseException:
                 self._session.release(self.open, selection, False)
                 raise
@@ -155,13 +168,16 @@ class Reader:
         normalize: Normalize,
         consumer: str = "",
         share: Share | None = None,
+        kind: NewBatch | None = None,
     ) -> Loader:
         """A loader of such batches; `publish` is called before each is fetched."""
         from gear.client.loader import Loader
 
         def fetch(wait: float, buffer: Batch | None) -> Batch:
             publish(wait)
-            return self.fetch(query, wait, buffer, beta, normalize, consumer, share)
+            batch = self.fetch(query, wait, buffer, beta, normalize, consumer, share, kind)
+            batch.settle()  # on the loader's thread: its consumer finds it filled
+            return batch
 
         def release(selection: Selection, delivered: bool) -> None:
             self._session.release(self.open, selection, delivered)
@@ -203,6 +219,7 @@ class Reader:
         out: Batch | None,
         beta: float | None,
         normalize: Normalize,
+        kind: NewBatch | None = None,
     ) -> Batch:
         """Gather the rows of a selection, joining its pin first if it was made elsewhere.
 
@@ -217,8 +234,10 @@ class Reader:
             self._session.hold(self.open, selection)
             self._hold(selection)
         collectable(selection, self.open.layouts, self._longest)
-        batch = None if selection.expired else self._gather(selection, views, packed, out)
+        batch = None if selection.expired else self._gather(selection, views, packed, out, None, kind)
         if batch is None or selection.expired:
+            if batch is not None:
+                batch.settle()
             self.release(selection, False)
             why = "its deadline passed" if selection.expired else "the table needed its blocks"
             raise PinLost(
@@ -226,12 +245,18 @@ class Reader:
                 "select again, collect sooner or select with a longer ttl="
             )
         batch.fill(selection, beta, normalize)
+        if batch.on_device:
+            batch.handed()
+            self._filling = batch
         return batch
 
     def release(self, selection: Selection, delivered: bool) -> None:
-        """End this client's hold of the selection's pin."""
+        """End this client's hold of the selection's pin, behind what is being collected of it on a GPU."""
         self._held.pop(selection.key, None)
-        self._session.release(self.open, selection, delivered)
+        if self._filling is None:
+            self._session.release(self.open, selection, delivered)
+        else:  # one stream gathers: what was launched before is through when the last batch is
+            self._filling.after(partial(self._session.release, self.open, selection, delivered))
 
     def _hold(self, selection: Selection) -> None:
         if len(self._held) >= MOST_HELD:  # selections that were never released end at their deadline
@@ -259,7 +284,7 @@ class Reader:
         plan = self.plan(views, query.size, self._length) if fixed else None
         near = reach(query.views, self._longest)
         wanted = Wanted(query.size, 1, PIN_SECONDS, plan, which, near, query.budget, consumer)
-        at_once = self._session.path == "inproc" and fixed and self._covered(query, views)
+        at_once = self._session.path == "inproc" and fixed and self._covered(query, views) and not self._elsewhere
         self._last = planned = _Planned(query, views, query.packed, plan, at_once, wanted)
         return planned
 
@@ -313,6 +338,7 @@ class Reader:
         packed: bool,
         out: Batch | None,
         plan: Plan | None = None,
+        kind: NewBatch | None = None,
         into: npt.NDArray[np.uint8] | None = None,
     ) -> Batch | None:
         """The batch of the selection's rows, None if its pin was taken back.
@@ -327,12 +353,13 @@ class Reader:
                 longest = self._length or max(1, int(lengths.max(initial=1)))
                 plan = self.plan(views, len(lengths), longest)
             into = None
+        kind = kind or self._new_batch
         if out is None and (memory := self._session.arrived(self.open, selection, plan)) is not None:
-            batch = self._new_batch(plan, memory)
+            batch = kind(plan, memory)
             batch.arrived()
             return batch
         if out is None or out.outgrown(plan):
-            batch = self._new_batch(plan, self._buffers.take(plan.nbytes) if packed else into)
+            batch = kind(plan, self._buffers.take(plan.nbytes) if packed else into)
         else:
             batch = out
             batch.reuse(plan)

@@ -15,12 +15,14 @@ import numpy as np
 
 from gear.client.values import storage_dtype
 from gear.plan import make_plan
+from gear.views import View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
+    from gear.devices.arena import Arena
     from gear.storage.layout import Layout
 
 
@@ -29,20 +31,20 @@ class Rows:
 
     Attributes
     ----------
-    strips : dtype[blocks, block_steps, *shape] per per-step column.
+    strips : dtype[blocks, block_steps, *shape] per per-step column; those in the `arena` of a device are written alike.
     widths : int64[C], bytes of a row of each.
     values : dtype[slots, *shape] per per-trajectory column.
     versions : int64[slots], the policy version of each trajectory, where the table has them.
     """
 
-    def __init__(self, layout: Layout, segment: npt.NDArray[np.uint8]) -> None:
-        self.layout, self._segment = layout, segment
+    def __init__(self, layout: Layout, segment: npt.NDArray[np.uint8], arena: Arena | None = None) -> None:
+        self.layout, self._segment, self.arena = layout, segment, arena
         self.block_steps = layout.block_steps
         self.blocks = segment[layout.regions["arena"].offset :][: layout.blocks * layout.block_bytes].reshape(
             layout.blocks, layout.block_bytes
         )
         self.widths = np.array([p.width for p in layout.written("step")], np.int64)
-        self.strips = strips(layout, segment, layout.regions["arena"].offset, layout.blocks)
+        self.strips = strips(layout, segment, layout.regions["arena"].offset, layout.blocks, arena)
         base = layout.regions["trajectories"].offset
         self.values = [
             _strided(segment, base + p.offset, storage_dtype(p.column), (layout.slots, *p.column.shape), (p.stride,))
@@ -86,9 +88,45 @@ class Rows:
         """
         from gear.kernels.host_insert import write_columns  # who inserts one by one never imports the compiler
 
+        columns = [p.column for p in self.layout.written("step")]
+        if self.arena is not None:
+            self._write_there(blocks, needs, steps, sources)
+            here = [n for n, column in enumerate(columns) if column.placement == "host"]
+            columns, sources = [columns[n] for n in here], np.ascontiguousarray(sources[here])
+            if not columns:
+                return
         if self._plan is None:
-            self._plan = make_plan(self.layout, (), 1, 1).rows
+            self._plan = make_plan(self.layout, tuple(View(c.name) for c in columns), 1, 1).rows
         write_columns(self._segment, self._plan, blocks, needs, steps, sources)
+
+    def _write_there(
+        self,
+        blocks: npt.NDArray[np.int32],
+        needs: npt.NDArray[np.int64],
+        steps: npt.NDArray[np.int64],
+        sources: npt.NDArray[np.int64],
+    ) -> None:
+        """The columns on the device, block by block."""
+        each, ends = self.block_steps, np.cumsum(needs)
+        for place, strip, origins in zip(self.layout.written("step"), self.strips, sources, strict=True):
+            if place.column.placement != "device":
+                continue
+            pieces = zip(ends.tolist(), needs.tolist(), steps.tolist(), origins.tolist(), strict=True)
+            for end, need, rows, source in pieces:
+                for ordinal, row in enumerate(range(0, rows, each)):
+                    target = int(blocks[end - need + ordinal]), slice(0, min(each, rows - row))
+                    strip.write_from(target, source + row * place.width)  # type: ignore[attr-defined]
+
+    def private_block(self) -> npt.NDArray[np.uint8]:
+        """Memory for the rows of one block, zeroed."""
+        return np.zeros(self.layout.block_bytes + self.layout.device_block_bytes, np.uint8)
+
+    def put_block(self, block: int, memory: npt.NDArray[np.uint8]) -> None:
+        """Write what such memory holds into a block."""
+        size = self.layout.block_bytes
+        self.blocks[block] = memory[:size]
+        if self.arena is not None:
+            self.arena.blocks[block] = memory[size:]
 
     def write_row(self, block: int, row: int, values: Sequence[np.ndarray | None]) -> None:
         """Write one row; columns without a value become zero bytes."""
@@ -125,24 +163,30 @@ class Rows:
                 strip[middle + full, :rest] = array[count - rest :]
 
 
-def strips(layout: Layout, memory: npt.NDArray[np.uint8], offset: int, blocks: int) -> list[np.ndarray]:
-    """dtype[blocks, block_steps, *shape] per per-step column over `blocks` blocks at `offset`."""
-    return [
-        _strided(
-            memory,
-            offset + p.offset,
-            storage_dtype(p.column),
-            (blocks, layout.block_steps, *p.column.shape),
-            (layout.block_bytes, p.stride),
-        )
-        for p in layout.written("step")
-    ]
+def strips(
+    layout: Layout, memory: npt.NDArray[np.uint8], offset: int, blocks: int, arena: Arena | None = None
+) -> list[np.ndarray]:
+    """dtype[blocks, block_steps, *shape] per per-step column over `blocks` blocks at `offset`.
+
+    Columns on a device lie in its `arena`; without one they lie behind the others of each block.
+    """
+    apart = layout.block_bytes + (layout.device_block_bytes if arena is None else 0)
+    made: list[np.ndarray] = []
+    for p in layout.written("step"):
+        dtype, shape, at = storage_dtype(p.column), p.column.shape, offset + p.offset
+        if layout.device_block_bytes and p.column.placement == "device":
+            if arena is not None:
+                made.append(arena.strip(p.offset, p.stride, dtype, shape))  # type: ignore[arg-type]
+                continue
+            at += layout.block_bytes
+        made.append(_strided(memory, at, dtype, (blocks, layout.block_steps, *shape), (apart, p.stride)))
+    return made
 
 
 def _flat(layout: Layout, segment: npt.NDArray[np.uint8]) -> list[np.ndarray] | None:
     """dtype[blocks * block_steps, *shape] per column where all rows of the arena are equally far apart."""
     places = layout.written("step")
-    if any(p.stride * layout.block_steps != layout.block_bytes for p in places):
+    if layout.device_block_bytes or any(p.stride * layout.block_steps != layout.block_bytes for p in places):
         return None
     base, rows = layout.regions["arena"].offset, layout.blocks * layout.block_steps
     return [

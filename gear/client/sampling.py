@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gear.batch import Batch, Selection, Update
 from gear.client import arguments as check
+from gear.client.kinds import batches
 from gear.client.priorities import as_ids, as_priorities
 from gear.client.state import State
 from gear.query import Layout, Query, as_layout
@@ -16,6 +17,7 @@ from gear.weights import Normalize
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gear.batch import NewBatch
     from gear.client.loader import Loader
     from gear.client.reader import Reader
 
@@ -38,6 +40,7 @@ class Sampling(State):
         world_size: int | None = None,
         rank: int | None = None,
         draw: int | None = None,
+        device: str | None = None,
     ) -> Batch:
         """Draw items and collect them into a batch.
 
@@ -69,6 +72,8 @@ class Sampling(State):
         draw : int, optional
             The part of this draw. Default: of the first one that the rank has not had. A number that was not reached
             yet makes the draws go on from there on every rank (after a restart, say the trainer's step).
+        device : str, optional
+            Where the batch is wanted, as for `connect`. Default: where the client's are.
 
         Raises
         ------
@@ -87,8 +92,17 @@ class Sampling(State):
         reader = self._tables.reader(table, query, timeout)
         if self._writers:
             self._publish(reader, timeout)
-        share = check.share(query, world_size, rank, draw)
-        return reader.sample(query, timeout, out, beta, normalize, self._claiming(reader, consumer), share)
+        share, kind = check.share(query, world_size, rank, draw), None if device is None else self._kind(device)
+        return reader.sample(query, timeout, out, beta, normalize, self._claiming(reader, consumer), share, kind)
+
+    def _kind(self, device: str | None) -> NewBatch | None:
+        """What makes batches for a device, None for the client's own."""
+        if device is None or device == self._device:
+            return None
+        kind = self._kinds.get(device)
+        if kind is None:
+            kind = self._kinds[device] = batches(device, self._session.path != "tcp")
+        return kind
 
     def _claiming(self, reader: Reader, consumer: str | None) -> str:
         """The consumer that claims what is drawn, "" where the table has none; `ack` remembers it."""
@@ -113,6 +127,7 @@ class Sampling(State):
         world_size: int | None,
         rank: int | None,
         draw: int | None,
+        device: str | None,
     ) -> tuple[Reader, Batch]:
         """As `sample`; the caller tells the reader whether it was delivered."""
         query, timeout, beta = (
@@ -122,8 +137,9 @@ class Sampling(State):
         )
         reader = self._tables.reader(table, query, timeout)
         self._publish(reader, timeout)
-        share = check.share(query, world_size, rank, draw)
-        return reader, reader.fetch(query, timeout, out, beta, normalize, self._claiming(reader, consumer), share)
+        share, kind = check.share(query, world_size, rank, draw), self._kind(device)
+        claiming = self._claiming(reader, consumer)
+        return reader, reader.fetch(query, timeout, out, beta, normalize, claiming, share, kind)
 
     def select(
         self,
@@ -180,6 +196,7 @@ class Sampling(State):
         out: Batch | None = None,
         beta: float | None = None,
         normalize: Normalize = "batch",
+        device: str | None = None,
     ) -> Batch:
         """Gather all or some columns of a selection; `release` it when nothing more is to be collected.
 
@@ -189,6 +206,8 @@ class Sampling(State):
             What `Query.views` takes. Of a trajectory that was split, views show other pieces as far as the views of
             the query reach by which it was selected (without any: the neighbouring pieces).
         layout : {"padded", "packed"}
+        device : str, optional
+            As for `sample`. Collected on a GPU, the selection is let go of behind its kernels.
 
         Raises
         ------
@@ -200,7 +219,7 @@ class Sampling(State):
         beta = check.weighing(beta, normalize)
         reader = self._tables.reader(selection.table, None, None)
         views = as_views(columns) if columns is not None else ()
-        return reader.collect(selection, views, as_layout(layout), out, beta, normalize)
+        return reader.collect(selection, views, as_layout(layout), out, beta, normalize, self._kind(device))
 
     def release(self, selection: Selection, *, delivered: bool = True) -> None:
         """Let go of a selection; undelivered, the limiter's credit and the items' uses return."""
@@ -222,6 +241,7 @@ class Sampling(State):
         world_size: int | None = None,
         rank: int | None = None,
         draw: int | None = None,
+        device: str | None = None,
     ) -> Loader:
         """An endless iterator over batches that a thread keeps ready.
 
@@ -237,6 +257,8 @@ class Sampling(State):
             As for `sample`; what was prefetched and not taken waits again.
         world_size, rank, draw : int, optional
             As for `sample`.
+        device : str, optional
+            As for `sample`: the batches of ``"cuda:0"`` are gathered on a stream of their own, beside the training.
         """
         query, timeout, beta = (
             self._query(query, require, include_open),
@@ -248,7 +270,9 @@ class Sampling(State):
         publish = partial(self._publish, reader)
         claiming = self._claiming(reader, consumer)
         share = check.share(query, world_size, rank, draw)
-        loader = reader.loader(query, publish, prefetch, copy, timeout, beta, normalize, claiming, share)
+        loader = reader.loader(
+            query, publish, prefetch, copy, timeout, beta, normalize, claiming, share, self._kind(device)
+        )
         self._loaders.add(loader)
         return loader
 

@@ -35,6 +35,7 @@ class State:
         self._session, self._device = session, device
         self._tables = Tables(session, new_batch)
         self._query = Queries()
+        self._kinds: dict[str, NewBatch] = {}  # by device, where other batches than the client's were asked for
         self._consumers: dict[str, str] = {}  # by table, the one sampled for last
         self._closed = False
         self._start_afresh()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gear.batch import Batch
+from gear.devices import seam
 from gear.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -63,24 +64,49 @@ class TensorBatch(Batch):
         return torch.from_numpy(array).to(self._device)
 
 
-def tensor_batches(device: str) -> NewBatch:
+def tensor_batches(device: str, local: bool) -> NewBatch:
     """What makes batches for `device`.
+
+    Parameters
+    ----------
+    local : bool
+        Rows are read where they are stored: the device's kernels do that. Else they come to the host and are copied.
 
     Raises
     ------
     DeviceError
-        If there is no such device.
+        If there is no such device, or packages to use it are missing.
     """
     try:
         target = torch.device(device)
     except RuntimeError as error:
         raise DeviceError(f"device {device!r}: expected 'cpu' or 'cuda:N'; torch says: {error}") from None
     if target.type == "cuda":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if (target.index or 0) >= count:
+        number = target.index or 0
+        if seam.SIMULATED:
+            count, target = len(seam.driver().devices()), torch.device("cpu")
+        else:
+            count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if number >= count:
             raise DeviceError(
                 f"device {device!r} is not there: torch sees {count} CUDA devices; use device='cpu' or None"
             )
+        if local:
+            return _by_kernels(number)
     elif target.type != "cpu":
         raise DeviceError(f"device {device!r} is not supported; use 'cpu', 'cuda:N' or None for NumPy")
     return lambda plan, buffer: TensorBatch(plan, buffer, target)
+
+
+def _by_kernels(number: int) -> NewBatch:
+    from gear.devices.choice import check_usable
+
+    check_usable(seam.driver(), f"device 'cuda:{number}': ")
+    from gear.client.device_batch import DeviceBatch
+    from gear.devices.streams import stream_of
+
+    def new_batch(plan: Plan, buffer: npt.NDArray[np.uint8] | None) -> Batch:
+        return DeviceBatch(plan, stream_of(number))
+
+    new_batch.on_device = True  # type: ignore[attr-defined]
+    return new_batch

@@ -31,6 +31,9 @@ def storage_dtype(column: Column) -> np.dtype:
 def array_of(column: Column, value: Any, axis: Axis = "") -> np.ndarray:
     """`value` as storage_dtype[*shape], with a leading axis if one is named. It may be a view of `value`.
 
+    A value on a GPU (torch's, or one with `__cuda_array_interface__` or DLPack) of a column on a device stays there, as
+    a `DeviceValue`; of any other column it is copied to the host.
+
     Raises
     ------
     DataError
@@ -43,12 +46,21 @@ def array_of(column: Column, value: Any, axis: Axis = "") -> np.ndarray:
             return value  # type: ignore[no-any-return]
     if isinstance(value, np.generic) and not axis and not column.shape and value.dtype is _DTYPES.get(column.dtype):
         return np.asarray(value)  # a scalar of the column's own dtype, as rewards and versions often are
+    if column.placement == "device" and kind not in (np.ndarray, bool, int, float, list, tuple):
+        there = _on_device(value)
+        if there is not None:
+            return _fitting(column, *there, axis)
     if kind in (bool, int, float):
         array, name = _weak(column, value, {kind}), column.dtype
     elif isinstance(value, (list, tuple)):
         array, name = _sequence(column, value, axis)
     else:
         array, name = _strong(column, value, axis)
+    return _fitting(column, array, name, axis)
+
+
+def _fitting(column: Column, array: np.ndarray, name: str, axis: Axis) -> np.ndarray:
+    """The array if its dtype, `name`, and its shape are those of the column."""
     if name != column.dtype:
         hint = f"cast it or declare {name}" if name in DTYPES else f"cast it to {column.dtype}"
         raise _mismatch(column, axis, f"{name}{list(array.shape)}", hint)
@@ -93,7 +105,10 @@ def _strong(column: Column, value: Any, axis: Axis) -> tuple[np.ndarray, str]:
         return (value.view(torch.int16).numpy().view(np.uint16) if name == "bfloat16" else value.numpy()), name
     if isinstance(value, np.ma.MaskedArray):
         raise _mismatch(column, axis, "a masked array", "fill it, and store the mask as a column of its own")
-    if not hasattr(value, "__array__"):
+    if not hasattr(value, "__array__") or hasattr(value, "__cuda_array_interface__"):
+        there = _on_device(value)
+        if there is not None:
+            return there[0].copy(), there[1]
         text = ", text encoded as such" if isinstance(value, (str, bytes)) else ""
         raise _mismatch(
             column, axis, f"a {type(value).__name__}", f"give an array, a tensor or a list of numbers{text}"
@@ -103,6 +118,20 @@ def _strong(column: Column, value: Any, axis: Axis) -> tuple[np.ndarray, str]:
     if not array.dtype.isnative:
         name = f"{name} of the other byte order"
     return (array.view(np.uint16) if name == "bfloat16" else array), name
+
+
+def _on_device(value: Any) -> tuple[Any, str] | None:
+    """A value that lies on a GPU, and the name of its dtype; None for all others."""
+    if not (hasattr(value, "__cuda_array_interface__") or hasattr(value, "__dlpack_device__")):
+        return None
+    from gear.devices.arena import device_value
+
+    there = device_value(value)
+    if there is None:
+        return None
+    torch = sys.modules.get("torch")
+    bits = torch is not None and isinstance(value, torch.Tensor) and value.dtype is torch.bfloat16
+    return there, "bfloat16" if bits else there.dtype.name
 
 
 def _sequence(column: Column, value: list[Any] | tuple[Any, ...], axis: Axis) -> tuple[np.ndarray, str]:

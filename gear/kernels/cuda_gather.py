@@ -36,6 +36,37 @@ def _check_packed(plan: Integers, pads: int, items: int, total: int, out: int) -
             raise ValueError("plan: a pad value lies outside the pads")
 
 
+def check_places(segment: Any, plan: Integers, arena: Any) -> int:
+    """Refuse a plan whose blocks or columns leave the segment, or the arena if it lies apart from it.
+
+    Returns what bounds the addresses of rows: bytes behind the segment's beginning. An arena that lies apart is reached
+    by its distance from the segment, in either direction.
+    """
+    if arena is None:
+        _check_places(segment, plan)
+        return len(segment)
+    inside, count = plan.copy(), int(plan[0, r.BLOCK_COUNT])
+    inside[0, [r.ARENA, r.BLOCK_BYTES]] = 0, max(int(plan[0, r.BLOCK_BYTES]), 0)
+    if count * int(plan[0, r.BLOCK_BYTES]) > len(arena):
+        raise ValueError("plan: the blocks lie outside the arena")
+    if (plan[1:, r.KIND] != r.PER_STEP).any():
+        raise ValueError("plan: columns per trajectory lie in the segment")
+    _check_places(_Sized(max(len(segment), len(arena))), inside)  # type: ignore[arg-type]
+    if int(plan[0, r.BLOCKS]) + count * 4 * r.BLOCK_FIELDS > len(segment):
+        raise ValueError("plan: the blocks lie outside the segment")
+    return max(len(segment), int(plan[0, r.ARENA]) + len(arena))
+
+
+class _Sized:
+    """Something of a length."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+
 class Gather:
     """Gathers batches of `items` items by a plan, one at a time (another stream takes another one).
 
@@ -48,6 +79,7 @@ class Gather:
     out : the output, or any array of its size.
     total : rows of all items together, at most, if they are to lie one behind the other (`reference.gather_packed`);
         items beyond it are left out.
+    arena : the blocks, where they lie apart from the segment; the plan's ARENA is their distance from it in bytes.
 
     Raises
     ------
@@ -56,9 +88,10 @@ class Gather:
     """
 
     def __init__(
-        self, segment: Any, plan: Integers, pads: npt.NDArray[np.uint8], items: int, out: Any, total: int = -1
-    ) -> None:
-        _check_places(segment, plan)
+        self, segment: Any, plan: Integers, pads: npt.NDArray[np.uint8], items: int, out: Any, total: int = -1,
+        arena: Any = None,
+    ) -> None:  # fmt: skip
+        self.reach, self.arena = check_places(segment, plan, arena), arena
         if total < 0:
             _check_output(plan, pads, items, out)
         else:
@@ -96,7 +129,9 @@ class Gather:
         if not len(starts):
             return
         with Call(stream) as call:
-            arguments: list[Any] = [call.reads(segment), self.sizes[0], self.plan, call.reads(self.pads)]
+            if self.arena is not None:
+                call.reads(self.arena)
+            arguments: list[Any] = [call.reads(segment), self.reach, self.plan, call.reads(self.pads)]
             arguments += [call.reads(starts), call.reads(lengths), len(starts), call.writes(out)]
             if self.rowwise:
                 call.launch(gather_rows, self.grid, (LANES, WARPS), *arguments, self.tile)

@@ -12,14 +12,13 @@ import numpy.typing as npt
 from numba import cuda
 
 from gear.kernels import records as r
-from gear.kernels.cuda_gather import SCRATCH
+from gear.kernels.cuda_gather import SCRATCH, check_places
 from gear.kernels.cuda_launch import LANES, THREADS, WARPS, Call, parts
 from gear.kernels.cuda_packed import COUNTERS, number_packed
 from gear.kernels.cuda_show import FIRST_RUN
 from gear.kernels.cuda_views import ENDLESS, gather_views
 from gear.kernels.cuda_windows import TILE
 from gear.kernels.host_trace import RUN
-from gear.kernels.reference import _check_places
 
 Integers = npt.NDArray[np.int64]
 
@@ -98,6 +97,7 @@ class GatherViews:
     out : the output, or any array of its size.
     total : rows of packed items together, at most; items beyond it are left out.
     split : whether other pieces of split trajectories may be read (`neighbours` is not empty).
+    arena : the blocks, where they lie apart from the segment (`cuda_gather.check_places`).
 
     Raises
     ------
@@ -106,11 +106,12 @@ class GatherViews:
     """
 
     def __init__(
-        self, segment: Any, plan: Integers, pads: npt.NDArray[np.uint8], items: int, out: Any, total: int, split: bool
-    ) -> None:
+        self, segment: Any, plan: Integers, pads: npt.NDArray[np.uint8], items: int, out: Any, total: int, split: bool,
+        arena: Any = None,
+    ) -> None:  # fmt: skip
         if plan.shape[1] < r.VIEW_FIELDS:
             raise ValueError("plan: not a plan of views")
-        _check_places(segment, plan)
+        self.end, self.arena = check_places(segment, plan, arena), arena
         slots, count, length = (int(plan[0, f]) for f in (r.SLOTS, r.SLOT_COUNT, r.ITEM_LENGTH))
         if min(slots, count) < 0 or slots + count * 8 * r.SLOT_FIELDS > len(segment):
             raise ValueError("plan: the slots lie outside the segment")
@@ -149,9 +150,11 @@ class GatherViews:
             call.writes(self.scratch)
             if self.packed:
                 call.launch(number_packed, 1, min(COUNTERS, 4 * THREADS), sizes, items, self.length, offsets)
+            if self.arena is not None:
+                call.reads(self.arena)
             given = (
                 call.reads(segment),
-                self.sizes[0],
+                self.end,
                 self.plan,
                 call.reads(self.pads),
                 call.reads(starts),

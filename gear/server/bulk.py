@@ -246,11 +246,9 @@ class Bulk:
         if presence is not None:
             neighbours = presence.near(neighbours)
         if plan.nbytes <= COPIED:
-            from gear.kernels.collect import collect
-
             out = np.zeros(plan.nbytes, np.uint8)
             while True:
-                collect(hosted.stored.segment, plan, starts, lengths, neighbours, out)
+                hosted.stored.collect(hosted.stored.segment, plan, starts, lengths, neighbours, out)
                 if presence is None or presence.unchanged:  # else overwritten meanwhile
                     break
             then(self._frames(client, out))
@@ -262,7 +260,7 @@ class Bulk:
                 return kept and (presence is None or presence.unchanged)
 
             grains = self._grains.of(hosted.stored.layout, plan, lengths)
-            then(Flow(hosted.stored.segment, grains, starts, lengths, neighbours, good))
+            then(Flow(hosted.stored.segment, grains, starts, lengths, neighbours, good, hosted.stored.collect))
             return
         client.gathering += 1
 
@@ -283,7 +281,8 @@ class Bulk:
                 return
             then(self._frames(client, result))
 
-        job = Job(hosted.stored.segment, plan, starts, lengths, neighbours, gathered)
+        stored = hosted.stored
+        job = Job(stored.segment, plan, starts, lengths, neighbours, gathered, stored.collect)
         self._gatherer.gather(job)
 
     def _frames(self, client: Client, rows: npt.NDArray[np.uint8]) -> list[Rows]:
@@ -311,4 +310,4 @@ def items_of(selection: Selection) -> bytes:
 
 def most_unplaced(layout: Layout) -> int:
     """Bytes of rows that a client may have sent ahead: twice what its stage can lend."""
-    return 2 * (AHEAD + layout.blocks_for(layout.max_length + 1) * layout.block_bytes)
+    return 2 * (AHEAD + layout.blocks_for(layout.max_length + 1) * (layout.block_bytes + layout.device_block_bytes))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gear.server.latency import Latencies
     from gear.server.tables import Hosted, Tables
     from gear.server.weights import Weights
+    from gear.storage.table import StoredTable
     from gear.transport.channel import Buffer
 
 
@@ -82,7 +83,7 @@ class Catalog:
         committed = hosted.stored.committed(row)
         answer = m.Opened(
             hosted.spec, hosted.index, layout.shard, str(hosted.stored.path), layout.nbytes, committed, hosted.part,
-            hosted.parts, row,
+            hosted.parts, row, *_where(hosted.stored),
         )  # fmt: skip
         self._send(client, request, answer, [])
 
@@ -121,3 +122,9 @@ class Catalog:
                 hosted.name: hosted.stored.info() | hosted.queue.info() for hosted in self._tables if not hosted.hidden
             },
         }
+
+
+def _where(stored: StoredTable) -> tuple[str, bytes]:
+    """The shard's device, and what opens a table's columns there."""
+    there, arena = stored.on_device, stored.arena
+    return "" if there is None else there.gpu, b"" if arena is None else arena.handle

@@ -69,7 +69,8 @@ def _server_parser() -> argparse.ArgumentParser:
     add(
         "--devices",
         default="cpu",
-        help="what holds the tables: 'cpu' (default), or 'cpu:N' for N shards (GPU numbers come in a later release)",
+        help="what serves the tables: 'cpu' (default), 'cpu:N' for N shards, or GPUs, a shard for each: numbers like "
+        "'0,1' among those that CUDA_VISIBLE_DEVICES leaves, UUIDs, or 'cuda' for all of them",
     )
     add(
         "--host",
@@ -89,6 +90,10 @@ def _server_parser() -> argparse.ArgumentParser:
         default=None,
         help="most that all tables may take, such as 8GiB (default 80%% of /dev/shm)",
     )
+    add(
+        "--device-memory", type=_checked(parse_size), default=None, metavar="SIZE",
+        help="most that tables may take on each GPU (default 80 %% of what it has)",
+    )  # fmt: skip
     add("--tables", default=None, metavar="FILE", help="TOML file of tables to create, see docs/tables.md")
     add(
         "--metrics-port", type=_checked(_port), default=None, help="serve Prometheus metrics there, 0 for any free port"
@@ -111,7 +116,12 @@ def _server_parser() -> argparse.ArgumentParser:
         "--max-restarts", type=int, default=5, metavar="N",
         help="how often in a minute a shard that died is started again (default 5, 0: never)",
     )  # fmt: skip
-    add("--checkpoint", default="", metavar="DIR", help="keep checkpoints there; one is saved at the end too")
+    add(
+        "--checkpoint",
+        default="",
+        metavar="DIR",
+        help="keep checkpoints there; one is saved at the end too (default: none)",
+    )
     add(
         "--checkpoint-every", type=_checked(_period), default=0.0, metavar="PERIOD",
         help="save one every so often, such as 30s, 5m or 2h (default: when a client asks)",
@@ -139,6 +149,7 @@ def server_main(arguments: Sequence[str] | None = None) -> int:
     try:
         host, devices = config.resolve(parsed.host), config.check_devices(parsed.devices)
         memory = config.default_memory() if parsed.memory is None else check_memory(parsed.memory)
+        gpus, device_memory = config.gpus_of(devices, parsed.device_memory)
         options = config.Options(
             name=parsed.name or "",
             host=host,
@@ -151,10 +162,12 @@ def server_main(arguments: Sequence[str] | None = None) -> int:
             client_timeout=parsed.client_timeout,
             tables=()
             if parsed.tables is None
-            else tuple(read_tables(parsed.tables, memory, config.shard_count(devices))),
+            else tuple(read_tables(parsed.tables, memory, config.shard_count(devices), device_memory)),
             metrics_port=parsed.metrics_port,
             max_restarts=parsed.max_restarts,
             curve_keys=config.read_keys(parsed.curve_keys, host),
+            gpus=gpus,
+            device_memory=device_memory,
             **config.check_checkpoints(parsed.checkpoint, parsed.checkpoint_every, parsed.keep, parsed.restore),
         )
     except GearError as error:
@@ -195,6 +208,8 @@ def _parser() -> argparse.ArgumentParser:
             add(command)
         command.set_defaults(run=run)
     keys_command.add(commands)
+    text = "the GPUs that a server or a learner here would see, and which doors to them work"
+    commands.add_parser("devices", help=text, description=text)
     return parser
 
 
@@ -212,6 +227,11 @@ def _answer(parsed: argparse.Namespace) -> int:
     from gear.server.config import token_of
     from gear.transport.keys import client_keys
 
+    if parsed.command == "devices":
+        from gear.devices.report import report
+
+        _print(report())
+        return 0
     try:
         if parsed.command == "keys":
             _print(parsed.run(parsed))

@@ -6,7 +6,6 @@ import ipaddress
 import os
 import re
 import socket
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -44,6 +43,8 @@ class Options(msgspec.Struct, frozen=True):
     checkpoint_every: float = 0.0
     keep: int = 0
     restore: str = ""
+    gpus: tuple[str, ...] = ()
+    device_memory: int = 0
 
     __repr__ = hidden
 
@@ -55,7 +56,8 @@ class ShardOptions(msgspec.Struct, frozen=True):
     listened before, 0 if it never did. `curve_keys`: directory of keys, empty without encryption. `checkpoint`: the
     directory of checkpoints, of which `keep` are kept; `last`: the token of the save that the shard makes at its end.
     `restore`: the checkpoint that it begins with. `curve_pair`: the public and secret key that the supervisor read in
-    `curve_keys`; one that is started again has the same, whatever lies there.
+    `curve_keys`; one that is started again has the same, whatever lies there. `gpu`: UUID of its device, "" for the
+    CPU; `device_memory`: bytes of it that tables may take.
     """
 
     name: str
@@ -75,6 +77,8 @@ class ShardOptions(msgspec.Struct, frozen=True):
     last: str = ""
     restore: str = ""
     curve_pair: tuple[str, str] | None = None
+    gpu: str = ""
+    device_memory: int = 0
 
     __repr__ = hidden
 
@@ -193,22 +197,38 @@ def check_devices(devices: str) -> str:
         return "cpu" if int(match[1]) == 1 else f"cpu:{int(match[1])}"
     if match:
         raise DeviceError(f"--devices {devices}: expected 1 to {MAX_SHARDS} shards")
-    if re.fullmatch(r"\d+(,\d+)*", devices):
-        there = sorted(int(path.name[6:]) for path in Path("/dev").glob("nvidia[0-9]*") if path.name[6:].isdigit())
-        asked = sorted({int(number) for number in devices.split(",")})
-        missing = [number for number in asked if number not in there]
-        if missing:
-            raise DeviceError(
-                f"--devices {devices}: GPU {', '.join(map(str, missing))} is not there (found: "
-                f"{', '.join(map(str, there)) or 'no GPU'}); use --devices cpu or start on a machine that has it"
-            )
-        raise DeviceError(f"--devices {devices}: tables in GPU memory come in a later release; use --devices cpu")
-    raise DeviceError(f"--devices {devices!r}: expected 'cpu', 'cpu:N' or GPU numbers like '0,1'")
+    from gear.devices.choice import choose
+
+    return ",".join(str(device.number) for device in choose(devices))
+
+
+def gpus_of(devices: str, device_memory: int | None) -> tuple[tuple[str, ...], int]:
+    """UUIDs of the GPUs in a checked list, and the bytes that tables may take on each.
+
+    Raises
+    ------
+    DeviceError
+        If one of them has not that much.
+    """
+    if devices.startswith("cpu"):
+        if device_memory is not None:
+            raise DeviceError(f"--device-memory is for GPUs, and --devices {devices} names none; leave it out")
+        return (), 0
+    from gear.devices.choice import check_budget, choose, default_budget
+
+    chosen = choose(devices)
+    if device_memory is None:
+        device_memory = min(default_budget(device) for device in chosen)
+    for device in chosen:
+        check_budget(device, device_memory)
+    return tuple(device.uuid for device in chosen), device_memory
 
 
 def shard_count(devices: str) -> int:
     """How many shards a checked device list stands for."""
-    return int(devices.partition(":")[2] or 1)
+    if devices.startswith("cpu"):
+        return int(devices.partition(":")[2] or 1)
+    return devices.count(",") + 1
 
 
 def resolve(host: str) -> str:

@@ -25,7 +25,7 @@ MOST_BYTES = 1 << 24
 MOST_TABLES = 256
 
 
-def read_tables(path: str, memory: int, shards: int = 1) -> list[Table]:
+def read_tables(path: str, memory: int, shards: int = 1, device_memory: int = 0) -> list[Table]:
     """The tables that a TOML file declares, refused unless they can be served.
 
     Parameters
@@ -34,6 +34,8 @@ def read_tables(path: str, memory: int, shards: int = 1) -> list[Table]:
         Bytes that all of them together may take.
     shards : int
         Of the server; the memory is divided among them equally.
+    device_memory : int
+        Bytes that they may take on the GPU of each shard; 0 where there is none.
 
     Raises
     ------
@@ -56,18 +58,20 @@ def read_tables(path: str, memory: int, shards: int = 1) -> list[Table]:
     tables = from_toml(text, where)
     if len(tables) > MOST_TABLES:
         raise SchemaError(f"{where}: expected at most {MOST_TABLES} tables, got {len(tables)}")
-    budget, taken = memory // shards, [0] * shards
+    budget, taken, on_devices = memory // shards, [0] * shards, [0] * shards
     for index, table in enumerate(tables):
         on_device = [c.name for c in table.columns if c.placement == "device"]
-        if on_device:
+        if on_device and not device_memory:
             raise DeviceError(
                 f'{where}: table {table.name!r}, columns {", ".join(on_device)}: expected placement = "host", as this '
-                "server runs on the CPU, got 'device'"
+                "server runs on the CPU, got 'device'; or start it with --devices 0"
             )
         there = holders(table, shards)
         try:
             for number, shard in enumerate(there):
-                taken[shard] += Layout(part(table, number, len(there)), index, shard).nbytes
+                layout = Layout(part(table, number, len(there)), index, shard)
+                taken[shard] += layout.nbytes
+                on_devices[shard] += layout.device_bytes
         except SchemaError as error:
             raise SchemaError(f"{where}: {error}") from None
         total = max(taken)
@@ -77,6 +81,12 @@ def read_tables(path: str, memory: int, shards: int = 1) -> list[Table]:
                 f"{where}: table {table.name!r} and those before it need {size_text(total)} ({total} bytes){on_one}, "
                 f"but --memory allows {size_text(budget)} ({budget} bytes){on_one and ' there'}; lower a capacity or "
                 "raise --memory"
+            )
+        if max(on_devices) > device_memory:
+            raise InsufficientMemory(
+                f"{where}: table {table.name!r} and those before it need {size_text(max(on_devices))} "
+                f"({max(on_devices)} bytes) on a GPU, but --device-memory allows {size_text(device_memory)} "
+                f"({device_memory} bytes); lower a capacity, raise --device-memory, or place columns on the host"
             )
     return tables
 

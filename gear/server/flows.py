@@ -56,6 +56,7 @@ class Flow:
     grains : of the batch.
     good : () -> bool
         Asked when all was gathered: whether it is what was asked for. From any thread.
+    gather : what gathers them, `kernels.collect` unless told.
 
     Attributes
     ----------
@@ -70,11 +71,12 @@ class Flow:
         lengths: npt.NDArray[np.int32],
         neighbours: npt.NDArray[np.int32],
         good: Callable[[], bool],
+        gather: Callable[..., None] | None = None,
     ) -> None:
         self.nbytes = sum(grain.plan.nbytes for grain in grains) + len(CUT)
         self._segment, self._grains, self._good = segment, grains, good
         self._starts, self._lengths, self._neighbours = starts, lengths, neighbours
-        self._next = 0
+        self._by, self._next = gather, 0
         self._memory: npt.NDArray[np.uint8] | None = None
         self._ready: Buffer = b""
 
@@ -120,7 +122,8 @@ class Flow:
         out = self._memory[:nbytes]
         for first, last in gaps:
             out[first:last] = 0
-        collect(self._segment, plan, self._starts[begin:end], self._lengths[begin:end], self._neighbours, out)
+        gather = self._by or collect
+        gather(self._segment, plan, self._starts[begin:end], self._lengths[begin:end], self._neighbours, out)
         return out.data
 
 

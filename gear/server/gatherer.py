@@ -49,7 +49,7 @@ Then = Callable[["npt.NDArray[np.uint8] | GearError"], None]
 
 
 class Job(NamedTuple):
-    """What to gather; `then` gets the bytes, or an error, on the thread that calls `finish`."""
+    """What to gather, and by what; `then` gets the bytes, or an error, on the thread that calls `finish`."""
 
     segment: npt.NDArray[np.uint8]
     plan: Plan
@@ -57,6 +57,7 @@ class Job(NamedTuple):
     lengths: npt.NDArray[np.int32]
     neighbours: npt.NDArray[np.int32]
     then: Then
+    collect: Callable[..., None]
 
 
 class _Work:
@@ -141,8 +142,6 @@ class Gatherer:
 
 def _gather(work: _Work, begin: int, end: int) -> None:
     """Gather items begin..end of a job to their places."""
-    from gear.kernels.collect import collect
-
     job, out = work.job, work.out
     plan, starts, lengths = job.plan, job.starts, job.lengths
     try:
@@ -154,7 +153,7 @@ def _gather(work: _Work, begin: int, end: int) -> None:
                 out[gap : min(len(out), -(-gap // ALIGN) * ALIGN)] = 0
         if end - begin < len(starts):
             starts, lengths = starts[begin:end], lengths[begin:end]
-        collect(job.segment, plan, starts, lengths, job.neighbours, out)
+        job.collect(job.segment, plan, starts, lengths, job.neighbours, out)
     except Exception as error:  # a bug of ours must not end the thread
         logger.exception("gathering %d items of table %s failed", plan.size, plan.table.name)
         work.error = GearError(f"internal error of the server: {error!r}; see its log")

@@ -77,7 +77,7 @@ class Shards:
                 name, options.host, index, count, directory, options.memory // count, options.token,
                 options.log_level, options.discard, options.client_timeout, port, options.curve_keys,
                 options.checkpoint, options.keep, last_token(claim.directory) if options.checkpoint else "", restore,
-                pair,
+                pair, gpu=options.gpus[index] if options.gpus else "", device_memory=options.device_memory,
             )  # fmt: skip
             pid = claim.living.get(index)
             self.all.append(ShardProcess(told) if pid is None else Adopted(told, pid, port))

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from gear.errors import GearError, ProtocolError
+from gear.errors import GearError, ProtocolError, TableNotFound
 from gear.server.budget import MemoryBudget
 from gear.server.bulk import Bulk, Rows, Send
 from gear.server.catalog import Catalog
@@ -218,6 +218,10 @@ class Service:
     def _row(self, client: Client, index: int) -> tuple[Hosted, int]:
         """A table, with which something is done now, and the client's number in it."""
         hosted = self.tables.get(index)
+        if hosted is None and index in self.tables.gone:
+            raise TableNotFound(
+                "the table had columns on a GPU and ended with the shard that died; connect anew and create it again"
+            )
         if hosted is None:
             raise ProtocolError(f"there is no table number {index} on this shard")
         row = client.rows.get(index)

@@ -29,6 +29,7 @@ from gear.server import runtime
 from gear.server.bulk import Rows
 from gear.server.clients import Client, Clients, limits
 from gear.server.config import Ready, ShardOptions
+from gear.server.device import take_device
 from gear.server.flows import Flow
 from gear.server.keys import ServerKeys
 from gear.server.lanes import Lanes
@@ -74,7 +75,10 @@ class Shard:
         clients, strangers = limits(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._clients = Clients(self._directory, nonce, m.FORGET * options.client_timeout, self._era, clients)
         self._strangers = Strangers(strangers)
-        place = Place(self._directory, options.index, options.shards, options.memory, self._era)
+        place = Place(
+            self._directory, options.index, options.shards, options.memory, self._era, options.gpu,
+            options.device_memory,
+        )  # fmt: skip
         shelf = Shelf(options.checkpoint, options.keep, options.name)
         self._service = Service(
             place, self._clients, self._send, self.wake, self._about, options.token, options.client_timeout, shelf
@@ -333,7 +337,7 @@ class Shard:
             "name": self._options.name,
             "version": getattr(gear, "__version__", ""),
             "protocol": m.PROTOCOL,
-            "devices": "cpu",
+            "devices": self._options.gpu or "cpu",
             "host": self._options.host,
             "curve_key": "" if self._keys is None else self._keys.public,
             "shard": self._options.index,
@@ -360,6 +364,9 @@ class Shard:
         self._router.end()
         signal.set_wakeup_fd(-1)
         self._clients.close()
+        for hosted in self._service.tables:
+            if hosted.stored.on_device is not None:
+                hosted.stored.close(keep=hosted.stored.arena is None)  # rows there end with this process
         runtime.clear(self._directory, self._options.discard)
         if self._options.shards > 1:
             with contextlib.suppress(OSError):  # others are still there, or what is to be kept
@@ -393,6 +400,8 @@ def main() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else max(soft, 65536), hard))
     try:
+        if options.gpu:
+            take_device(options.gpu)
         shard = Shard(options)
     except GearError as error:
         _say(Ready(refused=str(error)))

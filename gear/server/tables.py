@@ -36,7 +36,8 @@ MOST_TABLES = 256
 class Place:
     """Where a shard is: its directory, its number among the server's, and the bytes that its tables may take.
 
-    `era`: how often it was started before.
+    `era`: how often it was started before. `gpu`: the UUID of its device, "" without one; `device_memory`: bytes that
+    its tables may take there.
     """
 
     directory: Path
@@ -44,6 +45,8 @@ class Place:
     shards: int
     memory: int
     era: int = 0
+    gpu: str = ""
+    device_memory: int = 0
 
     @property
     def on_shard(self) -> str:
@@ -77,7 +80,7 @@ class Hosted:
     def __post_init__(self) -> None:
         self.queue = RequestQueue(self.stored)
         self.plain = not self.stored.table.lines
-        self.places = Places(self.stored.layout, self.stored.segment)
+        self.places = Places(self.stored.layout, self.stored.segment, self.stored.arena)
 
     def show(self, hidden: bool) -> None:
         """Let clients find it, unless it is to stay hidden."""
@@ -104,6 +107,7 @@ class _Birth:
     parts: int
     index: int
     nbytes: int
+    device_bytes: int
     waiting: list[tuple[Made, bool]]
 
 
@@ -123,6 +127,8 @@ class Tables:
         self._place, self._budget, self._wake = place, budget, wake
         budget.taken_by(lambda: self.nbytes)
         self._by_index: dict[int, Hosted] = {}
+        self.gone: set[int] = set()
+        """Numbers that clients may still take for tables which ended with an earlier process of the shard."""
         self._by_name: dict[str, Hosted] = {}
         self._births: dict[str, _Birth] = {}
         self._finished: deque[tuple[_Birth, StoredTable | GearError]] = deque()
@@ -152,6 +158,11 @@ class Tables:
     def nbytes(self) -> int:
         """Bytes of all segments, those being made included."""
         return sum(h.stored.layout.nbytes for h in self) + sum(b.nbytes for b in self._births.values())
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of all arenas on the device, those being made included."""
+        return sum(h.stored.layout.device_bytes for h in self) + sum(b.device_bytes for b in self._births.values())
 
     def find(self, name: str | None) -> Hosted:
         """The table of that name, or the only one.
@@ -211,12 +222,12 @@ class Tables:
 
     def _conceive(self, table: schema.Table, hidden: bool, made: Made) -> None:
         on_device = [c.name for c in table.columns if c.placement == "device"]
-        if on_device:
+        if on_device and not self._place.gpu:
             raise DeviceError(
                 f"columns {', '.join(on_device)} are placed on a device, but this server runs on the CPU; use "
-                "placement='host'"
+                "placement='host', or start it with --devices 0"
             )
-        taken = set(self._by_index) | {b.index for b in self._births.values()}
+        taken = set(self._by_index) | self.gone | {b.index for b in self._births.values()}
         index = next((n for n in range(MOST_TABLES) if n not in taken), None)
         if index is None:
             raise SchemaError(f"{MOST_TABLES} tables exist, the most there can be; reuse one")
@@ -225,7 +236,9 @@ class Tables:
             raise ProtocolError(f"table {table.name!r} lies on shards {shards}, not on {self._place.shard}")
         number, parts = shards.index(self._place.shard), len(shards)
         mine = part(table, number, parts)
-        nbytes = Layout(mine, index, self._place.shard).nbytes
+        layout = Layout(mine, index, self._place.shard)
+        nbytes = layout.nbytes
+        self._check_device(table.name, layout.device_bytes)
         left = self._budget.left
         if nbytes > left:
             raise InsufficientMemory(
@@ -233,8 +246,20 @@ class Tables:
                 f"{size_text(self._place.memory)} allowed by --memory {size_text(max(left, 0))} ({max(left, 0)} bytes) "
                 "are left; lower the capacity or raise --memory"
             )
-        birth = self._births[table.name] = _Birth(table, mine, number, parts, index, nbytes, [(made, hidden)])
+        birth = _Birth(table, mine, number, parts, index, nbytes, layout.device_bytes, [(made, hidden)])
+        self._births[table.name] = birth
         threading.Thread(target=self._give_birth, args=(birth,), name=f"create {table.name}", daemon=True).start()
+
+    def _check_device(self, name: str, nbytes: int) -> None:
+        place = self._place
+        left = place.device_memory - self.device_bytes
+        if nbytes > left:
+            raise InsufficientMemory(
+                f"table {name!r} needs {size_text(nbytes)} ({nbytes} bytes) of GPU memory{place.on_shard}, but of the "
+                f"{size_text(place.device_memory)} allowed by --device-memory {size_text(max(left, 0))} "
+                f"({max(left, 0)} bytes) are left; lower the capacity, raise --device-memory, or place columns on the "
+                "host"
+            )
 
     def _give_birth(self, birth: _Birth) -> None:
         result: StoredTable | GearError
@@ -242,8 +267,8 @@ class Tables:
             spread = is_spread(birth.table, birth.parts)
             path = self._place.directory / f"table-{birth.index}"
             origin = Origin(schema.to_bytes(birth.table), birth.number, birth.parts)
-            era = self._place.era
-            result = StoredTable(birth.part, birth.index, self._place.shard, path, spread, origin, era=era)
+            era, gpu = self._place.era, self._place.gpu
+            result = StoredTable(birth.part, birth.index, self._place.shard, path, spread, origin, era=era, gpu=gpu)
         except GearError as error:
             result = error
         except Exception as error:

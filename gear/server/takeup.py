@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+GONE = "gone-"
+"""Begins the name of a file that stands for the number of a table that ended with the shard before."""
+
 
 @dataclass
 class TakenUp:
@@ -52,9 +55,16 @@ def take_up(place: Place, tables: Tables, clients: Clients) -> TakenUp:
     paths = sorted(place.directory.glob(SEGMENTS), key=lambda path: int(path.name.rpartition("-")[2]))
     headers = {path: _read(path, place) for path in paths if _finished(path)}
     found = TakenUp()
+    tables.gone |= {int(path.name.removeprefix(GONE)) for path in place.directory.glob(f"{GONE}*")}
     for path, header in headers.items():
+        if any(column.placement == "device" for column in header.table.columns):
+            logger.warning("table %s had columns on a GPU, which are gone with its shard: drops it", header.table.name)
+            path.unlink()
+            (place.directory / f"{GONE}{header.index}").touch(0o600)
+            tables.gone.add(header.index)
+            continue
         stored = StoredTable(
-            header.table, header.index, header.shard, path, header.spread, kept=True, era=place.era
+            header.table, header.index, header.shard, path, header.spread, kept=True, era=place.era, gpu=place.gpu
         )  # fmt: skip
         origin = header.origin
         whole = schema.from_bytes(origin.whole)

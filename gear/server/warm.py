@@ -16,7 +16,7 @@ from gear.kernels import host, host_views
 from gear.kernels.compile import compile_lock
 from gear.kernels.parts import works
 from gear.schema import Column, Groups, Prioritized, Step, Steps, Table, Whole
-from gear.storage import listing
+from gear.storage import draw, listing
 from gear.storage.dropping import drop
 from gear.storage.fields import BEGIN, END
 from gear.storage.layout import COMMIT_ENTRY
@@ -73,6 +73,7 @@ def warm() -> None:
         stored.pins.release(client, picked.pin, True)
         stored.pins.expire(time.time() + 1)
         bool(stored.drawable())
+        _take_drawn(stored)
         stored.mass()
         listing.scan(stored, b"", 1)
         late = {"y": bytes(4), "z": bytes(4)}
@@ -86,6 +87,12 @@ def warm() -> None:
         results += _served()
         if any(isinstance(result, Exception) for result in results):
             raise RuntimeError(f"the kernels do not work here: {results}")
+
+
+def _take_drawn(stored: StoredTable) -> None:
+    """Of nothing: what a GPU has drawn is taken by the host."""
+    nothing = np.empty(0, np.int64)
+    draw.take(stored.segment, stored.params, 0, 0, 0, nothing, nothing.copy(), np.empty(0, np.int32))
 
 
 def _served() -> list[object]:

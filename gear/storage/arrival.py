@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from gear.devices.arena import Arena
     from gear.storage.layout import Layout
     from gear.storage.table import StoredTable
 
@@ -32,11 +33,15 @@ Growing = dict[int, tuple[int, int, int]]
 
 
 class Places:
-    """Where rows of a table lie, as bytes: uint8[blocks, block_bytes], and per column uint8[slots, width]."""
+    """Where rows of a table lie, as bytes: uint8[blocks, block_bytes], and per column uint8[slots, width].
 
-    def __init__(self, layout: Layout, segment: npt.NDArray[np.uint8]) -> None:
-        arena, base = layout.regions["arena"], layout.regions["trajectories"].offset
-        self.blocks = segment[arena.offset :][: arena.nbytes].reshape(layout.blocks, layout.block_bytes)
+    block_bytes : of a block as it travels, with the columns behind the others that lie in the `arena` of a device.
+    """
+
+    def __init__(self, layout: Layout, segment: npt.NDArray[np.uint8], arena: Arena | None = None) -> None:
+        self.block_bytes, self._there = layout.block_bytes + layout.device_block_bytes, arena
+        region, base = layout.regions["arena"], layout.regions["trajectories"].offset
+        self.blocks = segment[region.offset :][: region.nbytes].reshape(layout.blocks, layout.block_bytes)
         self.values = [
             segment[base + p.offset :][: layout.slots * p.stride].reshape(layout.slots, p.stride)[:, : p.width]
             for p in layout.per_trajectory
@@ -44,6 +49,18 @@ class Places:
         if layout.table.versioned:  # it travels as if it were one of them
             self.values.append(layout.view(segment, "versions")[:, None].view(np.uint8))
         self.width = sum(column.shape[1] for column in self.values)
+
+    def put(self, to: npt.NDArray[np.int32], source: npt.NDArray[np.uint8]) -> None:
+        """Write blocks as they came, uint8[N, block_bytes], into those of these numbers."""
+        if self._there is not None:
+            size = self.blocks.shape[1]
+            for block, rows in zip(to.tolist(), source, strict=True):
+                self._there.blocks[block] = rows[size:]
+            source = source[:, :size]
+        if (np.diff(to) == 1).all():
+            self.blocks[to[0] : to[0] + len(to)] = source
+        else:
+            self.blocks[to] = source
 
 
 class Arrival:
@@ -77,7 +94,7 @@ class Arrival:
         frames: Sequence[npt.NDArray[np.uint8]],
     ) -> None:
         self._stored, self._places, self._client, self._growing = stored, places, client, growing
-        steps, block_bytes = stored.layout.block_steps, stored.layout.block_bytes
+        steps, block_bytes = stored.layout.block_steps, places.block_bytes
         begins, final = entries["flags"] & f.BEGIN != 0, entries["flags"] & f.HAS_FINAL != 0
         before, end = self._lengths(entries, begins)
         last = -(-(end + final) // steps)
@@ -203,11 +220,11 @@ class Arrival:
 
     def finish(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         """Copy all that has a place at once."""
-        return self._go_on(len(self._targets) * self._places.blocks.shape[1])
+        return self._go_on(len(self._targets) * self._places.block_bytes)
 
     def _go_on(self, nbytes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         """Copy up to that many bytes (a block at least); the entries once all are there."""
-        n = max(1, nbytes // self._places.blocks.shape[1])
+        n = max(1, nbytes // self._places.block_bytes)
         self._copy(self._targets[:n])
         self._targets = self._targets[n:]
         if len(self._targets):
@@ -257,11 +274,11 @@ class Arrival:
             source = self._blocks[0]
             n = min(len(source), len(targets) - at)
             to = targets[at : at + n]
-            if (np.diff(to) == 1).all() and to[0] >= 0:
-                self._places.blocks[to[0] : to[0] + n] = source[:n]
-            else:
-                known = to >= 0
-                self._places.blocks[to[known]] = source[:n][known]
+            known = to >= 0
+            if known.all():
+                self._places.put(to, source[:n])
+            elif known.any():
+                self._places.put(to[known], source[:n][known])
             self._blocks[0] = source[n:]
             if not len(self._blocks[0]):
                 self._blocks.pop(0)

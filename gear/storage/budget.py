@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gear.errors import DataError
-from gear.storage import draw, settle
+from gear.storage import settle
 from gear.storage.shares import Bins
 
 if TYPE_CHECKING:
@@ -110,10 +110,9 @@ def _draw(stored: StoredTable, which: int, size: int) -> tuple[Drawn | None, flo
     credit = 0
     for _ in range(2):
         drawn = Drawn(np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int32), np.empty(size))
-        n, credit, smallest = draw.select(
-            stored.segment, stored.params, which, size, credit, True, 1, drawn.ids, drawn.starts, drawn.lengths,
-            drawn.probabilities,
-        )  # fmt: skip
+        n, credit, smallest = stored.draw(
+            which, size, credit, True, drawn.ids, drawn.starts, drawn.lengths, drawn.probabilities
+        )
         if n:
             return drawn.part(slice(0, n)), float(smallest)
         if not 0 < credit < size:

@@ -76,6 +76,25 @@ def mass(segment, params):
     return total, counters[f.LIVE_ITEMS], _smallest(segment, params)
 
 
+@DRAW.kernel(ids=LONGS, starts=LONGS, lengths=SHORTS)
+def take(segment, params, size, credit, pin, ids, starts, lengths):
+    """`select` for items of set 0 that a GPU has drawn, which come in `starts`: credit, pins, places and ids.
+
+    Returns (items, credit) as `select`; where the limiter holds back the draw has not happened.
+    """
+    counters = int64s(segment, params, f.R_COUNTERS)
+    if params[f.P_SPREAD] != 0:
+        counters[f.RESERVED_ITEMS] += size
+    else:
+        credit += _reserve(segment, params, params, size - credit)
+        if credit < size:
+            return 0, credit
+    counters[f.DRAWS] += size
+    locate(segment, params, size, pin, ids, starts, lengths)
+    counters[f.DRAWN_STEPS] += lengths[:size].sum()
+    return size, 0
+
+
 @kernel
 def _draw(segment, params, line, size, items, probabilities):
     """Draw up to `size` items by the table's sampler: their indices, and how probable each was. Returns how many."""

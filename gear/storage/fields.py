@@ -132,7 +132,7 @@ REGIONS = (
     "starts", "tree", "mins", "raw", "times", "remover_live", "remover_position",
     "remover_starts", "remover_tree", "remover_mins", "stamps", "remover_keys", "remover_stamps", "arena",
     "trajectories", "journal", "late", "versions", "slot_keys", "slot_stamps", "lines", "links", "claims",
-    "acks", "units", "mates",
+    "acks", "units", "mates", "changed",
 )  # fmt: skip
 """Regions behind the scalars, each as (offset, bytes)."""
 
@@ -145,8 +145,8 @@ REGIONS = (
     DRAWS, REMOVER_DRAWS, OLDEST, NEWEST, LIVE_UNITS, LIVE_ITEMS, MOST_PER_UNIT, REMOVER_LIVE,
     UPDATED, STALE, HELD_SLOTS, STAMP, EPOCH, EPOCH_DRAWN, DRAWN_STEPS, INSERT_CREDIT, CREDITED,
     VERSION, EXPIRED, EXPIRED_STEPS, RETURNED_ITEMS, FILLED, STALE_FILLS,
-    OPENED, OPENED_STEPS, OPENED_BLOCKS, OPEN_DROPPED,
-) = range(50)  # fmt: skip
+    OPENED, OPENED_STEPS, OPENED_BLOCKS, OPEN_DROPPED, SUMMED_THERE, CHANGED,
+) = range(52)  # fmt: skip
 
 # LIVE_ITEMS: items that can be drawn now; not counted where `Prioritized` may draw an item twice.
 # LIVE_UNITS: entries of the list of blocks (or slots) that `Uniform` draws from.
@@ -154,6 +154,8 @@ REGIONS = (
 # CREDITED: of the home, samples promised or delivered by all shards.
 # In a set of its own (LIVE_UNITS with `by_slot`: slots in the heap) only these, EPOCH*, MOST_PER_UNIT and DRAWS count.
 # RETURNED_ITEMS: inserted items that the limiter forgot, because they expired. OPENED*: open trajectories of the table.
+# SUMMED_THERE: the leaves of this set are summed up on a GPU, for which items whose leaves changed are noted; CHANGED:
+# how many were, those beyond the room for them included.
 # STAMP: insertions into and updates of heaps so far. EPOCH: epochs ended; EPOCH_DRAWN: items drawn of the running one.
 
 UNLIMITED = 1 << 62
@@ -185,5 +187,5 @@ CLAIM_CLIENT_BITS = 12
     R_STARTS, R_TREE, R_MINS, R_RAW, R_TIMES, R_REMOVER_LIVE, R_REMOVER_POSITION,
     R_REMOVER_STARTS, R_REMOVER_TREE, R_REMOVER_MINS, R_STAMPS, R_REMOVER_KEYS,
     R_REMOVER_STAMPS, R_ARENA, R_TRAJECTORIES, R_JOURNAL, R_LATE, R_VERSIONS, R_SLOT_KEYS, R_SLOT_STAMPS, R_LINES,
-    R_LINKS, R_CLAIMS, R_ACKS, R_UNITS, R_MATES,
+    R_LINKS, R_CLAIMS, R_ACKS, R_UNITS, R_MATES, R_CHANGED,
 ) = range(len(PARAMS), len(PARAMS) + 2 * len(REGIONS), 2)  # fmt: skip

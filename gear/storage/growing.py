@@ -58,6 +58,11 @@ class Growing:
             raise DataError(
                 f"table {self._table.name!r} draws groups, whose members are inserted whole: insert(..., group=key)"
             )
+        if self._stored.arena is not None:
+            raise DataError(
+                f"table {self._table.name!r} has columns on a GPU: open trajectories of a table lie on the host; place "
+                "its columns there"
+            )
         self._check_values(values)
         stored, now = self._stored, time.time_ns()
         fault, slot = opened.start(stored.segment, stored.params, client, version, now)

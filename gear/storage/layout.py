@@ -59,7 +59,7 @@ from gear.storage.regions import (
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-FORMAT = 5
+FORMAT = 6
 """Version of the segment format, raised with every incompatible change."""
 
 HEADER_BYTES = 4096 + 128 * 1024
@@ -92,7 +92,8 @@ class Placement:
     """Where a column's rows lie.
 
     Row r of a block: ``block * block_bytes + offset + r * stride`` in the arena for a per-step column;
-    ``offset + slot * stride`` in the trajectory region else. `width` is the bytes of a row.
+    ``offset + slot * stride`` in the trajectory region else. `width` is the bytes of a row. Of a column on a device
+    the block lies in the arena there, whose blocks have a size of their own.
     """
 
     column: Column
@@ -113,6 +114,12 @@ class Layout:
         Share of blocks kept on top of the capacity for leases, quarantine and pinned evicted blocks.
     spread : bool
         Whether the table is a part of one whose limiter counts the items of several shards, see `gear.parts`.
+    staged : bool
+        Columns on a device lie in the segment's own blocks, behind the others: so rows travel.
+
+    Attributes
+    ----------
+    device_block_bytes : of a block in the arena on the device, 0 where no column lies there.
 
     Raises
     ------
@@ -121,16 +128,22 @@ class Layout:
     """
 
     def __init__(
-        self, table: Table, index: int = 0, shard: int = 0, reserve: float = 0.125, spread: bool = False
+        self,
+        table: Table,
+        index: int = 0,
+        shard: int = 0,
+        reserve: float = 0.125,
+        spread: bool = False,
+        staged: bool = False,
     ) -> None:
         self.table, self.index, self.shard, self.spread = table, index, shard, spread
         steps = self.block_steps = table.block_steps
         self.interleaved = isinstance(table.item, Step)
-        self._place_columns()
+        self._place_columns(staged)
         bound = max(table.mean_length / steps + 0.5, math.ceil((table.mean_length + 1) / steps))
         capacity = table.capacity
         if isinstance(capacity, Bytes):
-            self.data_blocks = capacity.n // self.block_bytes
+            self.data_blocks = capacity.n // (self.block_bytes + self.device_block_bytes)
             if self.data_blocks * steps < 2:  # one step and its final row
                 raise SchemaError(
                     f"table {table.name!r}: a capacity of {capacity.n} bytes does not hold two rows in whole blocks "
@@ -172,27 +185,43 @@ class Layout:
         self.late = any(c.late for c in table.columns)
         self._place_regions()
 
-    def _place_columns(self) -> None:
-        """Rows side by side for `Step` items (one row, few cache lines), else one strip per column."""
-        placements: dict[str, Placement] = {}
+    def _place_columns(self, staged: bool) -> None:
         per_step = [c for c in self.table.columns if c.per == "step"]
+        on_device = [c for c in per_step if c.placement == "device"]
+        self._placements: dict[str, Placement] = {}
+        self.block_bytes = self._place([c for c in per_step if c.placement == "host"], 0)
+        self.device_block_bytes = 0
+        if on_device and staged:
+            self.block_bytes += self._place(on_device, self.block_bytes)
+        elif on_device:
+            self.device_block_bytes = self._place(on_device, 0)
+
+    def _place(self, columns: list[Column], base: int) -> int:
+        """Lay columns into a block from byte `base` on; the bytes that they take.
+
+        Rows side by side for `Step` items (one row, few cache lines), else one strip per column.
+        """
         at = 0
+        if not columns:
+            return 0
         if self.interleaved:
-            widest = max(DTYPES[c.dtype] for c in per_step)
-            row = up(sum(c.row_bytes for c in per_step), widest)
-            for column in sorted(per_step, key=lambda c: -DTYPES[c.dtype]):
-                placements[column.name] = Placement(column, at, row, column.row_bytes)
+            row = up(sum(c.row_bytes for c in columns), max(DTYPES[c.dtype] for c in columns))
+            for column in sorted(columns, key=lambda c: -DTYPES[c.dtype]):
+                self._placements[column.name] = Placement(column, base + at, row, column.row_bytes)
                 at += column.row_bytes
-            size = row * self.block_steps
+            at = row * self.block_steps
         else:
-            for column in sorted(per_step, key=lambda c: -DTYPES[c.dtype]):
+            for column in sorted(columns, key=lambda c: -DTYPES[c.dtype]):
                 strip = column.row_bytes * self.block_steps
                 at = up(at, ALIGN if strip >= 512 else DTYPES[column.dtype])
-                placements[column.name] = Placement(column, at, column.row_bytes, column.row_bytes)
+                self._placements[column.name] = Placement(column, base + at, column.row_bytes, column.row_bytes)
                 at += strip
-            size = at
-        self.block_bytes = up(size, ALIGN if size >= 512 else 8)
-        self._placements = placements
+        return up(at, ALIGN if at >= 512 else 8)
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of the arena on the device, 0 where no column lies there."""
+        return self.blocks * self.device_block_bytes
 
     def _place_regions(self) -> None:
         table = self.table

@@ -17,6 +17,9 @@ Array = tuple[str, str, int]
 ABSENT = -2
 """What `links` hold of an item that is not in the line; -1 is an end of it."""
 
+MOST_CHANGED = 4096
+"""Items noted for a GPU between two of its draws, which takes them in by one launch; after more, all leaves anew."""
+
 _HEAPS = (MaxHeap, MinHeap)
 _BY_PRIORITY = (Prioritized, MaxHeap, MinHeap)
 
@@ -74,10 +77,12 @@ def structure_arrays(table: Table, items: int, units: int, slots: int, beside: b
         listed = items
     elif table.by_slot(beside):
         listed = slots
+    noted = min(items // 8 + 8, MOST_CHANGED) if isinstance(sampler, Prioritized) and not beside else 0
     return [
         ("live", "int64", listed),
         ("position", "int32", listed),
         *_tree_arrays("", items if isinstance(sampler, Prioritized) else 0),
+        ("changed", "int64", noted),
     ]
 
 

@@ -67,7 +67,24 @@ def write_leaves(segment, params, items, leaves):
             change += np.int64(leaves[k] > 0.0) - np.int64(tree[items[k]] > 0.0)
             tree[items[k]] = leaves[k]
         int64s(segment, params, f.R_COUNTERS)[f.LIVE_ITEMS] += change
+    counters = int64s(segment, params, f.R_COUNTERS)
+    if counters[f.SUMMED_THERE] != 0:
+        _note_leaves(segment, params, items, leaves)
+        return
     tree_update(tree, float64s(segment, params, f.R_MINS), int64s(segment, params, f.R_STARTS), items, leaves)
+
+
+@kernel
+def _note_leaves(segment, params, items, leaves):
+    """Write leaves, which a GPU sums up, and note whose they are as long as there is room."""
+    counters = int64s(segment, params, f.R_COUNTERS)
+    tree, changed = float64s(segment, params, f.R_TREE), int64s(segment, params, f.R_CHANGED)
+    n = counters[f.CHANGED]
+    for k in range(items.shape[0]):
+        tree[items[k]] = leaves[k]
+        if n + k < changed.shape[0]:
+            changed[n + k] = items[k]
+    counters[f.CHANGED] = n + items.shape[0]
 
 
 @kernel

@@ -71,8 +71,14 @@ class PartSave:
         Raises
         ------
         CheckpointError
-            If the directory cannot be written to.
+            If the directory cannot be written to, or a table has columns on a GPU.
         """
+        away = [subject.stored.table.name for subject in self._subjects if subject.stored.layout.device_block_bytes]
+        if away:
+            raise CheckpointError(
+                f"tables {', '.join(away)} have columns on a GPU, which checkpoints do not hold yet; place their "
+                "columns on the host"
+            )
         folder = shelf.part_folder(self._root, self._shard)
         try:
             self._directory.mkdir(parents=True, exist_ok=True)

@@ -34,11 +34,14 @@ from gear.storage.pins import Pins
 from gear.storage.recovery import recover
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import numpy.typing as npt
 
+    from gear.devices.arena import Arena
     from gear.plan import Plan
+    from gear.storage.draws_there import DrawsThere
+    from gear.storage.on_device import OnDevice
     from gear.storage.recovery import Found
     from gear.storage.snapshot import Snapshot
 
@@ -70,11 +73,14 @@ class StoredTable:
         Whether the segment is there already and is taken up (`gear.storage.recovery`).
     era : int
         How often its shard was started before; part of the numbers of pins.
+    gpu : str
+        UUID of the shard's device, which the segment is mapped for; "" without one.
 
     Attributes
     ----------
     found : what a kept segment held, None for a new one.
     snapshot : what is being saved of it, None while nothing is.
+    on_device : what the table has there, None without a device.
 
     Raises
     ------
@@ -92,6 +98,7 @@ class StoredTable:
         origin: format.Origin | None = None,
         kept: bool = False,
         era: int = 0,
+        gpu: str = "",
     ) -> None:
         self.table, self.path = table, path
         self.layout = Layout(table, index, shard, spread=spread)
@@ -119,8 +126,26 @@ class StoredTable:
         self.growing = Growing(self)
         self.snapshot: Snapshot | None = None
         self.found: Found | None = None
+        self.on_device: OnDevice | None = None
+        if gpu:
+            from gear.storage.on_device import OnDevice
+
+            self.on_device = OnDevice(self.layout, self.segment, gpu)
         if kept:
+            self.counters[f.SUMMED_THERE] = 0
             self.take_up()
+        if self.on_device is not None and path is not None:  # an embedded table is drawn from in one call, by the host
+            self.on_device.start_draws()
+
+    @property
+    def arena(self) -> Arena | None:
+        """The blocks of its columns on a device, None if it has none."""
+        return None if self.on_device is None else self.on_device.arena
+
+    @property
+    def collect(self) -> Callable[..., None]:
+        """What gathers its rows into memory of the host, as `kernels.collect.collect`."""
+        return collect if self.arena is None else self.on_device.collect  # type: ignore[union-attr]
 
     def take_up(self) -> None:
         """Make all that is not in the segment anew; its clients are silent until they come back."""
@@ -401,12 +426,47 @@ class StoredTable:
 
     def drawable(self, which: int = 0) -> bool:
         """Whether any item of set number `which` can be drawn now."""
+        if which == 0 and self._draws is not None:
+            return self._draws.sums()[0] > 0.0
         return bool(draw.drawable(self.segment, self.params, which))
 
     def mass(self) -> tuple[float, int, float]:
         """Mass of all items, how many can be drawn, smallest non-zero probability; see `draw.mass`."""
+        if self._draws is not None:
+            total, smallest = self._draws.sums()
+            return total, int(self.counters[f.LIVE_ITEMS]), smallest / total if total > 0.0 else 1.0
         total, items, smallest = draw.mass(self.segment, self.params)
         return float(total), int(items), float(smallest)
+
+    @property
+    def _draws(self) -> DrawsThere | None:
+        """The sum tree on a device, by which set 0 is drawn; None where the host draws."""
+        return None if self.on_device is None else self.on_device.draws
+
+    def draw(
+        self,
+        which: int,
+        size: int,
+        credit: int,
+        hurry: bool,
+        ids: npt.NDArray[np.int64],
+        starts: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.int32],
+        probabilities: npt.NDArray[np.float64],
+    ) -> tuple[int, int, float]:
+        """Reserve the credit still missing, draw and pin, on the host or on a device; see `draw.select`."""
+        there = self._draws
+        if there is None or which > 0 or not size:
+            n, credit, smallest = draw.select(
+                self.segment, self.params, which, size, credit, hurry, 1, ids, starts, lengths, probabilities
+            )
+            return int(n), int(credit), float(smallest)
+        drawn = there.draw(size)
+        if not drawn.total > 0.0:
+            return 0, credit, 0.0
+        starts[:size], probabilities[:size] = drawn.items, drawn.probabilities
+        n, credit = draw.take(self.segment, self.params, size, credit, 1, ids, starts, lengths)
+        return int(n), int(credit), drawn.least
 
     def unreserve(self, credit: int) -> None:
         """Return credit that was reserved and not drawn."""
@@ -432,9 +492,7 @@ class StoredTable:
         """
         ids, starts = np.empty(size, np.int64), np.empty(size, np.int64)
         lengths, probabilities = np.empty(size, np.int32), np.empty(size, np.float64)
-        n, credit, smallest = draw.select(
-            self.segment, self.params, which, size, credit, hurry, 1, ids, starts, lengths, probabilities
-        )
+        n, credit, smallest = self.draw(which, size, credit, hurry, ids, starts, lengths, probabilities)
         if n == 0:
             return credit
         if n < size:
@@ -680,5 +738,7 @@ class StoredTable:
 
     def close(self, keep: bool = False) -> None:
         """Forget the segment; a shared one is removed unless `keep`."""
+        if self.on_device is not None:
+            self.on_device.close()
         if self.path is not None and not keep:
             self.path.unlink(missing_ok=True)

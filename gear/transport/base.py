@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gear.arrays import Entry, Parcel
     from gear.batch import Selection, Update
     from gear.checkpoint import Checkpoint
+    from gear.devices.arena import Arena
     from gear.page import Page
     from gear.plan import Plan
     from gear.schema import Table
@@ -91,6 +92,7 @@ class OpenTable:
     recall : set by the client: takes a number of blocks and returns idle leases up to it. A session whose
         shard calls leases back calls it and gives back what it returns.
     row : the number by which the shard knows this client when it opened the table.
+    arena : the blocks of its columns on a device, where this client reaches them.
     """
 
     table: Table
@@ -100,6 +102,7 @@ class OpenTable:
     reading: set[int] = field(default_factory=set)
     recall: Callable[[int], Grant] | None = None
     row: int = 0
+    arena: Arena | None = None
 
     @cached_property
     def block_records(self) -> npt.NDArray[np.int32]:

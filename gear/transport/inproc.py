@@ -43,11 +43,12 @@ _NEVER = float("inf")
 
 
 class InprocSession(CommitsLocally, LaterLocally, Mapped, InprocWeights):
-    """A `Session` over tables of this process."""
+    """A `Session` over tables of this process; `gpu`: UUID of the device that holds columns placed on one."""
 
     path = "inproc"
 
-    def __init__(self, tables: Sequence[Table] = ()) -> None:
+    def __init__(self, tables: Sequence[Table] = (), gpu: str = "") -> None:
+        self._gpu = gpu
         LaterLocally.__init__(self)
         InprocWeights.__init__(self)
         for table in tables:
@@ -60,14 +61,15 @@ class InprocSession(CommitsLocally, LaterLocally, Mapped, InprocWeights):
             local = self._tables.get(table.name)
             if local is None:
                 on_device = [c.name for c in table.columns if c.placement == "device"]
-                if on_device:
+                if on_device and not self._gpu:
                     raise DeviceError(
-                        f"columns {', '.join(on_device)} are placed on a device, but an embedded table lives in host "
-                        "memory; use placement='host'"
+                        f"columns {', '.join(on_device)} are placed on a device, but this embedded table lives in host "
+                        "memory; use placement='host', or embedded(..., device='cuda:0')"
                     )
                 if len(self._tables) >= 256:
                     raise SchemaError("256 tables exist, the most there can be; reuse one")
-                local = Local(StoredTable(table, index=len(self._tables)), self._key)
+                gpu = self._gpu if on_device else ""
+                local = Local(StoredTable(table, index=len(self._tables), gpu=gpu), self._key)
                 self._tables[table.name] = local
                 self._by_open[id(local.open)] = local
             elif local.stored.table != table:
@@ -187,7 +189,7 @@ class InprocSession(CommitsLocally, LaterLocally, Mapped, InprocWeights):
             return None
         with self._lock:
             local = self._local(table)
-            if local.served:
+            if local.served or local.stored.on_device is not None:
                 return None
             if local.stored.pins.next_expiry != _NEVER:
                 self._expire(local)
@@ -262,6 +264,8 @@ class InprocSession(CommitsLocally, LaterLocally, Mapped, InprocWeights):
             for local in self._tables.values():
                 for bell in local.readers:
                     bell.notify()
+                if local.stored.on_device is not None:
+                    local.stored.on_device.close()
             self._tables.clear()
             self._by_open.clear()
             self._changed.notify_all()

@@ -27,7 +27,7 @@ class Local:
     def __init__(self, stored: StoredTable, key: bytes) -> None:
         self.stored = stored
         self.queue = RequestQueue(stored)
-        self.open = OpenTable(stored.table, stored.layout, stored.segment)
+        self.open = OpenTable(stored.table, stored.layout, stored.segment, arena=stored.arena)
         self.client = stored.attach(key)
         self.sequence = 0
         self.pending = 0

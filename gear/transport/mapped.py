@@ -7,7 +7,10 @@ back, gathers, and asks again. What was read under a lost pin is thrown away.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from gear.plan import late_columns
 from gear.storage.names import names
@@ -16,10 +19,10 @@ from gear.storage.presence import Presence
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy as np
     import numpy.typing as npt
 
     from gear.batch import Selection
+    from gear.devices.target import Target
     from gear.plan import Plan
     from gear.transport.base import OpenTable
 
@@ -61,7 +64,9 @@ class Mapped(ABC):
         steps: int = 0,
     ) -> bool:
         """Gather the rows of a held selection; see `Session.gather`."""
-        collect = _collect or _kernels()
+        if not isinstance(out, np.ndarray):
+            return self._gather_there(table, selection, plan.behind(first, steps) if first else plan, out)
+        collect = (_collect or _kernels()) if table.arena is None else _by_device(table)
         pin, placed = selection.pin, plan.behind(first, steps) if first else plan
         table.reading.add(pin)
         try:
@@ -78,3 +83,37 @@ class Mapped(ABC):
         finally:
             table.reading.discard(pin)
         return not self.revoked(table, selection)
+
+    def _gather_there(self, table: OpenTable, selection: Selection, plan: Plan, out: Target) -> bool:
+        """The same into memory of a GPU, which reads rows until its event: so long the pin counts as being read."""
+        from gear.devices.reading import begin_reading, end_reading
+
+        begin_reading(table, selection.pin)
+        try:
+            if self.revoked(table, selection):
+                return False
+            presence, neighbours = None, selection.neighbours
+            if table.layout.late and (names := late_columns(table.table, plan.views)):
+                presence = Presence(table.layout, table.segment, names, selection.starts)
+                neighbours = presence.near(neighbours)
+            out.gather(table, plan, selection, neighbours)
+            if presence is not None:
+                out.wait()
+                while not presence.unchanged and not self.revoked(table, selection):
+                    out.gather(table, plan, selection, neighbours)
+                    out.wait()
+        finally:
+            out.stream.after(partial(end_reading, table, selection.pin))
+        if self.revoked(table, selection):
+            out.stream.drain()  # whoever lets go of the pin now does so behind the kernels
+            return False
+        return True
+
+
+def _by_device(table: OpenTable) -> Callable[..., None]:
+    """The gather of a table with columns on a device into memory of the host."""
+    from gear.devices.reading import collector_of
+
+    assert table.arena is not None
+    collector = collector_of(table, table.arena.number)
+    return lambda segment, *rows: collector.to_host(*rows)

@@ -412,7 +412,10 @@ class Done(Message, tag=103):
 
 
 class Opened(Message, tag=104):
-    """A table as declared, and where the segment of the shard's part of it lies. `client`: the asker's number."""
+    """A table as declared, and where the segment of the shard's part of it lies. `client`: the asker's number.
+
+    `gpu`, `arena`: the UUID of the shard's device, and what opens its memory with the table's columns there.
+    """
 
     table: Annotated[bytes, Meta(max_length=1 << 20)]
     index: Index
@@ -423,6 +426,8 @@ class Opened(Message, tag=104):
     part: Index = 0
     parts: Annotated[int, Meta(ge=1, le=256)] = 1
     client: Count = 0
+    gpu: Text = ""
+    arena: Annotated[bytes, Meta(max_length=256)] = b""
 
 
 class Granted(Message, tag=105):

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gear.checkpoint import Checkpoint
+    from gear.devices.arena import Arena
     from gear.page import Page
     from gear.plan import Plan
     from gear.schema import Table
@@ -73,7 +74,8 @@ class RemoteSession(LaterSession, RemoteWeights):
                     f"table {table.name!r}: expected a segment of {layout.nbytes} bytes, the server has one of "
                     f"{answer.nbytes} bytes; install the same release at both ends"
                 )
-            opened = OpenTable(mine, layout, self._segment(answer, layout), row=answer.client)
+            layout, arena = self._reached(answer, layout) if layout.device_bytes else (layout, None)
+            opened = OpenTable(mine, layout, self._segment(answer, layout), row=answer.client, arena=arena)
             self._opened[table.name] = opened
             self._boxes[answer.index] = self._box(talk, opened)
         return opened
@@ -135,6 +137,10 @@ class RemoteSession(LaterSession, RemoteWeights):
     @abstractmethod
     def _segment(self, answer: m.Opened, layout: Layout) -> npt.NDArray[np.uint8]:
         """The memory in which this path writes a table's rows, uint8[layout.nbytes]."""
+
+    @abstractmethod
+    def _reached(self, answer: m.Opened, layout: Layout) -> tuple[Layout, Arena | None]:
+        """How rows of columns on a device are written: the layout of the segment, and the blocks there."""
 
     # Commits
 

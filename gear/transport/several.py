@@ -356,7 +356,9 @@ class Several(Each):
             str(shard): {"ready": shard in figures} | ({"pid": figures[shard]["pid"]} if shard in figures else {})
             for shard in range(self._count)
         }
-        return total(figures.values()) | {"devices": f"cpu:{self._count}", "shards": states}
+        devices = {str(figure.get("devices", "cpu")) for figure in figures.values()}
+        named = f"cpu:{self._count}" if devices <= {"cpu"} else ",".join(sorted(devices))
+        return total(figures.values()) | {"devices": named, "shards": states}
 
     def close(self) -> None:
         """End every session."""

@@ -28,6 +28,8 @@ from gear.transport.wire import array
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from gear.devices.arena import Arena
+
 
 class ShmSession(RemoteSession, Mapped):
     """A `Session` with a shard whose memory this process maps.
@@ -80,6 +82,11 @@ class ShmSession(RemoteSession, Mapped):
             return memory.attach(path, layout.nbytes)
         except OSError as error:
             raise ConnectionLost(f"the segment {path} cannot be mapped: {error}") from None
+
+    def _reached(self, answer: m.Opened, layout: Layout) -> tuple[Layout, Arena | None]:
+        from gear.devices.arena import Arena
+
+        return layout, Arena(layout, answer.gpu, answer.arena)
 
     # Leases
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gear.batch import Selection
+    from gear.devices.arena import Arena
     from gear.plan import Plan
     from gear.transport.base import OpenTable
     from gear.transport.channel import Buffer
@@ -88,6 +89,9 @@ class TcpSession(RemoteSession):
 
     def _segment(self, answer: m.Opened, layout: Layout) -> npt.NDArray[np.uint8]:
         return memory.sparse(layout.nbytes)
+
+    def _reached(self, answer: m.Opened, layout: Layout) -> tuple[Layout, Arena | None]:
+        return Layout(layout.table, layout.index, layout.shard, spread=layout.spread, staged=True), None
 
     # Leases
 

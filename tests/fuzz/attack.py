@@ -22,7 +22,7 @@ import gear
 from gear.errors import GearError, ProtocolError
 from gear.transport import lane as lanes
 from gear.transport import messages as m
-from gear.transport import wire
+from gear.transport import reach, wire
 from gear.transport.channel import context
 from gear.transport.discovery import discover
 from gear.transport.door import Door
@@ -104,7 +104,8 @@ class Laned:
         self._door.enter(self._greeted.identity)
         self._greeted.send([wire.encode(m.Envelope(m.PROTOCOL, 1, 1, [], m.Attach(self._door.nonce)))])
         assert self._greeted.receive(PATIENCE) is not None
-        lane = lanes.connect(str(self._door.directory / lanes.LANE), self._greeted.identity, 1)
+        greeting = lanes.GREETING.pack(self._greeted.identity, 1, self._greeted.welcome.key)
+        lane = reach.open_lane(str(self._door.directory / lanes.LANE), greeting)
         assert lane is not None
         self.lane = lane
 

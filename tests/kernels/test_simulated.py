@@ -207,7 +207,8 @@ def test_the_benchmark_for_a_gpu_runs(tmp_path):
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "checked: batches on streams" in result.stdout
-    assert len((tmp_path / "lines").read_text().splitlines()) == 15
+    assert "checked: the service's batches, columns on both" in result.stdout
+    assert len((tmp_path / "lines").read_text().splitlines()) == 18
 
 
 def test_the_simulator_refuses_what_a_device_would():

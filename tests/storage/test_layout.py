@@ -144,9 +144,9 @@ def test_uniform_draws_over_trajectories_keep_a_list_of_slots_not_of_blocks():
 # ---------------------------------------------------------------- columns
 
 
-def extents(layout: Layout) -> list[tuple[int, int]]:
-    """(start, end) of every row of one block, in bytes within the block."""
-    per_step = [p for p in layout.placements.values() if p.column.per == "step"]
+def extents(layout: Layout, where: str) -> list[tuple[int, int]]:
+    """(start, end) of every row of one block there, in bytes within the block."""
+    per_step = [p for p in layout.placements.values() if (p.column.per, p.column.placement) == ("step", where)]
     return [
         (p.offset + r * p.stride, p.offset + r * p.stride + p.width)
         for p in per_step
@@ -157,13 +157,29 @@ def extents(layout: Layout) -> list[tuple[int, int]]:
 @given(tables())
 def test_rows_of_a_block_lie_in_it_aligned_to_their_dtype_without_overlap(made):
     layout = layout_of(made)
-    spans = sorted(extents(layout))
-    assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False))
-    assert spans[-1][1] <= layout.block_bytes
+    sizes = {"host": layout.block_bytes, "device": layout.device_block_bytes}
+    for where, block_bytes in sizes.items():
+        spans = sorted(extents(layout, where))
+        assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False))
+        assert (spans[-1][1] if spans else 0) <= block_bytes
+        assert spans or block_bytes == 0
     for place in layout.placements.values():
         size = DTYPES[place.column.dtype]
-        assert place.offset % size == place.stride % size == layout.block_bytes % size == 0
+        assert place.offset % size == place.stride % size == sizes[place.column.placement] % size == 0
         assert place.width == place.column.row_bytes <= place.stride
+
+
+@given(tables())
+def test_rows_that_travel_have_columns_of_a_device_behind_those_of_the_host(made):
+    layout, index, shard = layout_of(made), 0, 0
+    staged = Layout(made, index, shard, staged=True)
+    assert (staged.block_bytes, staged.blocks, staged.slots) == (
+        layout.block_bytes + layout.device_block_bytes, layout.blocks, layout.slots,
+    )  # fmt: skip
+    assert staged.device_bytes == 0
+    for name, place in layout.placements.items():
+        behind = layout.block_bytes if place.column.placement == "device" else 0
+        assert staged.placements[name].offset == place.offset + behind
 
 
 @given(tables())

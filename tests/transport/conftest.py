@@ -32,13 +32,13 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     yield from _serve(tmp_path_factory, "cpu:2", "2")
 
 
-def _serve(tmp_path_factory: pytest.TempPathFactory, devices: str, silence: str) -> Iterator[Server]:
+def _serve(tmp_path_factory: pytest.TempPathFactory, devices: str, silence: str, *more: str) -> Iterator[Server]:
     name = f"test-{uuid.uuid4().hex[:12]}"
     log = tmp_path_factory.mktemp("server") / "log"
     command = shutil.which("gear-server", path=str(Path(sys.executable).parent))
     base = [command] if command else [sys.executable, "-m", "gear.server"]
     arguments = ["--port", "0", "--name", name, "--discard", "--client-timeout", silence, "--memory", "64MiB"]
-    arguments += ["--devices", devices]
+    arguments += ["--devices", devices, *more]
     with log.open("wb") as stderr:
         process = subprocess.Popen([*base, *arguments], stdout=subprocess.PIPE, stderr=stderr)
     server = Server(name, process, log)

@@ -1,0 +1,85 @@
+"""Memory on a GPU that a batch is gathered into: what a data path is given in place of an array of the host.
+
+It copies what the kernels are told about a batch (where its items begin, how long they are) by one asynchronous copy
+from page-locked memory, launches, and says when its memory may be written again. Nothing is allocated once it has seen
+the largest batch, but for packed batches, each of which is planned anew.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from gear.devices.collecting import steps_of
+from gear.devices.reading import collector_of
+from gear.devices.streams import for_kernels
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from gear.batch import Selection
+    from gear.devices.streams import Stream
+    from gear.plan import Plan
+    from gear.transport.base import OpenTable
+
+
+class Target:
+    """uint8[nbytes] on a device.
+
+    Attributes
+    ----------
+    memory : the tensor.
+    done : event of the last gathering into it.
+    """
+
+    def __init__(self, stream: Stream, nbytes: int) -> None:
+        self.stream, self.memory = stream, stream.allocate(nbytes)
+        self.done, self._free = stream.event(), stream.event()
+        self._taken = self._begun = False
+        self._staged = stream.page_locked(0)
+        self._there = self.memory[:0]
+
+    def __len__(self) -> int:
+        return len(self.memory)
+
+    def taken_back(self) -> None:
+        """Its consumer has queued all that uses it on its current stream: write it again after that."""
+        self.stream.mark_consumer(self._free)
+        self._taken = True
+
+    def wait(self) -> None:
+        """Until the last gathering is through."""
+        if self._begun:
+            self.done.synchronize()
+
+    def gather(self, table: OpenTable, plan: Plan, selection: Selection, neighbours: npt.NDArray[np.int32]) -> None:
+        """Launch the gathering of the items of a selection by `plan`; nothing waits for it."""
+        stream, starts, lengths = self.stream, selection.starts, selection.lengths
+        collector = collector_of(table, stream.number)
+        with stream.here():
+            given = self._stage(starts, lengths, neighbours)
+            if self._taken:
+                stream.follow(self._free)
+                self._taken = False
+            collector(plan, len(starts), steps_of(plan, lengths), *given, for_kernels(self.memory), stream.numba)
+            stream.record(self.done)
+            self._begun = True
+
+    def _stage(
+        self, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32], neighbours: npt.NDArray[np.int32]
+    ) -> tuple[Any, Any, Any]:
+        self.wait()  # the copy of before has been made
+        arrays: tuple[npt.NDArray[np.integer], ...] = starts, lengths, neighbours
+        ends = np.cumsum([-(-array.nbytes // 8) * 8 for array in arrays]).tolist()
+        if ends[-1] > len(self._staged):
+            self._staged = self.stream.page_locked(ends[-1] + ends[-1] // 4)
+            self._there = self.stream.allocate(len(self._staged))
+        staged = self._staged.numpy()
+        for array, begin in zip(arrays, [0, *ends], strict=False):
+            staged[begin : begin + array.nbytes] = array.view(np.uint8)
+        self._there[: ends[-1]].copy_(self._staged[: ends[-1]], non_blocking=True)
+        one, two, three = (self._there[b : b + a.nbytes] for a, b in zip(arrays, [0, *ends], strict=False))
+        near = for_kernels(three.view(torch.int32)) if len(neighbours) else neighbours
+        return for_kernels(one.view(torch.int64)), for_kernels(two.view(torch.int32)), near

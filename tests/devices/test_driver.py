@@ -1,0 +1,63 @@
+"""The CUDA driver by ctypes, over a made-up library: what is asked of it, and what its refusals are told as."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gear.devices import memory, seam
+from gear.devices.driver import Driver
+from gear.errors import DeviceError, InsufficientMemory
+
+
+def test_memory_that_cannot_be_locked_names_the_limit(library):
+    library.results["cuMemHostRegister_v2"] = 2
+    with pytest.raises(InsufficientMemory, match=r"8\.00 KiB \(8192 bytes\).*OUT_OF_MEMORY.*memlock.*ulimit -l"):
+        Driver().register(1 << 20, 8192)
+    library.results["cuMemHostRegister_v2"] = 201
+    with pytest.raises(DeviceError, match="INVALID_CONTEXT"):
+        Driver().register(1 << 20, 8192)
+
+
+def test_device_memory_that_is_not_there_is_refused_with_both_sizes(library):
+    library.results["cuMemAlloc_v2"] = 2
+    with pytest.raises(InsufficientMemory, match=r"table 't' needs 4\.00 MiB \(4194304 bytes\).*1\.00 MiB"):
+        Driver().allocate(4 << 20, "table 't'")
+
+
+def test_memory_of_another_process_that_cannot_be_opened_is_explained(library):
+    library.results["cuIpcOpenMemHandle_v2"] = 201
+    with pytest.raises(DeviceError, match=r"CUDA IPC.*INVALID_CONTEXT.*--ipc=host"):
+        Driver().open(bytes(64), 4096)
+    with pytest.raises(DeviceError, match="expected a handle of 64 bytes"):
+        Driver().open(b"short", 4096)
+
+
+def test_a_segment_mapped_twice_is_unlocked_once_at_the_last_close(library):
+    assert seam.driver() is seam.driver()
+    segment = np.zeros(4096, np.uint8)
+    one, two = memory.MappedSegment(segment, 0), memory.MappedSegment(segment, 0)
+    assert one.address == two.address == segment.ctypes.data
+    one.close()
+    assert not [name for name, _ in library.calls if name == "cuMemHostUnregister"]
+    two.close()
+    assert len([name for name, _ in library.calls if name == "cuMemHostUnregister"]) == 1
+
+
+def test_a_context_is_taken_once_and_made_current_every_time(library):
+    driver = Driver()
+    for _ in range(3):
+        driver.use(1)
+    names = [name for name, _ in library.calls]
+    assert names.count("cuDevicePrimaryCtxRetain") == 1
+    assert names.count("cuCtxSetCurrent") == 3
+
+
+def test_the_callers_context_comes_back(library):
+    """Torch takes the current context's device for its own: an insert must not move it."""
+    library._cuCtxGetCurrent = lambda out: setattr(out._obj, "value", 42)
+    driver = Driver()
+    with driver.at(1):
+        pass
+    name, (context,) = library.calls[-1]
+    assert (name, context.value) == ("cuCtxSetCurrent", 42)
