@@ -129,7 +129,7 @@ def _server_parser() -> argparse.ArgumentParser:
     add("--keep", type=_checked(_count), default=0, metavar="N", help="keep the N newest checkpoints (default: all)")
     add(
         "--restore", default="", metavar="latest|PATH",
-        help="begin with a checkpoint: the newest complete one in --checkpoint DIR, or that one",
+        help="begin with a checkpoint: the newest complete one in --checkpoint DIR, or that one (default: empty)",
     )  # fmt: skip
     add("--version", action="version", version=f"gear-server {gear.__version__}")
     return parser

@@ -31,7 +31,7 @@ def _carried(what: str, frames: Sequence[Buffer]) -> Sequence[Buffer]:
         If it does not: the other end would hang up.
     """
     sizes = [len(frame) for frame in frames]
-    if max(sizes) > m.MAX_FRAME or sum(sizes) > m.MAX_MESSAGE:
+    if max(sizes, default=0) > m.MAX_FRAME or sum(sizes) > m.MAX_MESSAGE:
         raise DataError(
             f"{what}: {sum(sizes)} bytes, {max(sizes)} of one column, are more than a message carries ({m.MAX_MESSAGE} "
             f"bytes, {m.MAX_FRAME} of one column); give fewer rows at once"

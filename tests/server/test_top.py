@@ -213,7 +213,7 @@ def test_a_ctrl_c_that_comes_in_a_callback_is_not_lost(monkeypatch):
     """Python reports what is raised in the callback of a weakref, and goes on."""
     handler, looked, lost = signal.getsignal(signal.SIGINT), [], []
 
-    def look(address: str, token: str, timeout: float) -> Measurement:
+    def look(address: str, token: str, timeout: float, keys: None) -> Measurement:
         looked.append(address)
         assert len(looked) < 5, "it went on"
         if len(looked) == 3:
