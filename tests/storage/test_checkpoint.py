@@ -89,7 +89,12 @@ def test_what_is_restored_is_what_was_there_at_the_instant(seed, tmp_path_factor
     assert again.counters[f.INSERTED] == kept[f.INSERTED]
     assert again.counters[f.INSERTED_ITEMS] == kept[f.INSERTED_ITEMS]
     if not left_out:
-        assert again.counters[f.SAMPLED_ITEMS] == kept[f.SAMPLED_ITEMS]
+        sampled = kept[f.SAMPLED_ITEMS]
+        if (
+            again.params[f.P_MOST] and not again.table.lines
+        ):  # items that left a queue while they were on their way, too
+            sampled = kept[f.DELETED_ITEMS] - kept[f.RETURNED_ITEMS]
+        assert again.counters[f.SAMPLED_ITEMS] == sampled
     mirror = copy(drive)
     mirror.stored, mirror.queue = again, SimpleNamespace(_selects=())
     mirror.draws, mirror.clients, mirror.claimed = [], [], {}
