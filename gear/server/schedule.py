@@ -60,10 +60,11 @@ class Checkpoints:
             ) from None
 
     def tidy(self) -> None:
-        """Remove what saves of before have left that did not come to their end."""
+        """Remove what saves of before have left that did not come to their end; nobody may be saving there."""
         for path in shelf.incomplete(self.directory):
-            logger.warning("%s was never completed: removed", path)
             shelf.abandon(path)
+            what = "it counts for nothing, remove it yourself" if path.exists() else "removed"
+            logger.warning("%s was never completed: %s", path, what)
 
     def start(self, every: float, address: str, token: str, keys: ClientKeys | None) -> None:
         """Save every so many seconds."""

@@ -89,11 +89,12 @@ class Supervisor:
             count = shard_count(self._options.devices)
             if self._options.checkpoint:
                 self._checkpoints = Checkpoints(self._options.checkpoint, self._options.keep, name)
-                self._checkpoints.tidy()
             key = "" if self._keys is None else self._keys.public
             self._claim = self._place.claim(
                 self._options.discard, count, lambda claim: check_shards(claim, self._options, count, key)
             )
+            if self._checkpoints is not None and not self._claim.living:  # those that live may be saving there
+                self._checkpoints.tidy()
             self._restore = begin_with(self._options, self._claim, count)
             self._shards = Shards(
                 self._options, name, self._claim, self._restore, None if self._keys is None else self._keys.pair
@@ -101,6 +102,7 @@ class Supervisor:
             self._write(name)  # whoever comes after a crash from here on finds them
             if not self._shards.start(self._wake_reader, lambda: self._stopping):
                 return 0 if self._stopping else 1
+            self._restore = ""  # all is there: what is kept from here on is newer than the checkpoint
             self._write(name)
             address = f"{self._options.host}:{port}"
             if self._shards.found:
@@ -112,12 +114,17 @@ class Supervisor:
             )
             if self._exporter is not None:
                 line += f" metrics={self._options.host}:{self._exporter.port}"
-            host = "127.0.0.1" if self._options.host == "0.0.0.0" else self._options.host
             own = None if self._keys is None else self._keys.own
-            creation = Creation(self._options.tables, f"{host}:{port}", self._options.token, self._wake, own)
+            creation = Creation(self._options.tables, self._own_address, self._options.token, self._wake, own)
             return self._serve(name, creation, line)
         finally:
             self._end()
+
+    @property
+    def _own_address(self) -> str:
+        """Where this process reaches its own server."""
+        host = "127.0.0.1" if self._options.host == "0.0.0.0" else self._options.host
+        return f"{host}:{self._port}"
 
     def _asked_to_stop(self) -> None:
         """The first signal ends the server in order, the second one at once: what is kept is kept as after a crash."""
@@ -170,10 +177,9 @@ class Supervisor:
                 self._announce(line)
                 self._serving = True
                 if self._checkpoints is not None and self._options.checkpoint_every:
-                    host = "127.0.0.1" if self._options.host == "0.0.0.0" else self._options.host
-                    own = None if self._keys is None else self._keys.own
                     every, token = self._options.checkpoint_every, self._options.token
-                    self._checkpoints.start(every, f"{host}:{self._port}", token, own)
+                    own = None if self._keys is None else self._keys.own
+                    self._checkpoints.start(every, self._own_address, token, own)
             self._hear_connections()
             self._answer_all(name)
             came = dict(poll.poll(1 + shards.tend() * 1000))

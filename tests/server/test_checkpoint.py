@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -16,10 +18,14 @@ import pytest
 import gear
 from gear.errors import CheckpointError
 from gear.server.reinsert import Reader
+from gear.server.schedule import Checkpoints
 from gear.storage import manifest, shelf
+from gear.storage.table import StoredTable
+from tests.storage.test_checkpoint import save
 from tests.transport.helpers import eventually
 
 from .test_restart import Ledger, declare, trajectory
+from .test_supervisor import gone
 
 
 def stored(client: gear.Client, table: str = "t") -> dict[int, list[int]]:
@@ -166,6 +172,38 @@ def test_a_server_without_a_directory_and_one_that_cannot_write_say_so_and_go_on
             client.checkpoint()
         client.insert(trajectory(2))
         assert client.info()["checkpoint"]["failures"] == 1
+
+
+def test_memory_that_is_kept_is_not_lost_for_a_checkpoint_that_it_began_with(start_server, tmp_path):
+    """A restored server of which a shard was started again is killed as a whole: its memory is newer than any file."""
+    save(StoredTable(declare()), tmp_path / "saved")
+    arguments = ("--checkpoint", str(tmp_path / "saved"), "--restore", "latest", "--client-timeout", "5")
+    server = start_server(*arguments, discard=False)
+    with gear.connect(server.address) as client:
+        client.insert(trajectory(1))
+        os.kill(client.info()["pid"], signal.SIGKILL)
+        client.insert(trajectory(2), timeout=30.0)
+        pid = client.info()["pid"]
+    for victim in (server.process.pid, pid):
+        os.kill(victim, signal.SIGKILL)
+    server.process.wait(10)
+    eventually(lambda: gone(pid), "the shard is dead")
+    again = start_server("--name", server.name, *arguments, discard=False)
+    with gear.connect(again.address) as client:
+        assert sorted(stored(client)) == [1, 2]
+    again.stop()
+    start_server("--name", server.name).stop()  # --discard
+
+
+def test_what_was_cut_off_is_removed_and_what_stays_is_said_to_stay(tmp_path, caplog):
+    (tmp_path / ".partial-0123456789abcdef" / "shard-0").mkdir(parents=True)
+    (tmp_path / "checkpoint-000003" / "shard-0").mkdir(parents=True)
+    checkpoints = Checkpoints(str(tmp_path), 0, "test")
+    checkpoints.tidy()
+    checkpoints.close()
+    assert [path.name for path in shelf.incomplete(tmp_path)] == ["checkpoint-000003"]
+    assert ".partial-0123456789abcdef was never completed: removed" in caplog.text
+    assert "checkpoint-000003 was never completed: it counts for nothing, remove it yourself" in caplog.text
 
 
 def priorities(client: gear.Client, table: str) -> dict[int, float]:
