@@ -83,7 +83,7 @@ def seal(directory: Path, token: str, shards: int, version: str, name: str, crea
     Raises
     ------
     CheckpointError
-        If a part is missing.
+        If a part or a file of it is missing.
     """
     root = partial(directory, token)
     parts = []
@@ -96,13 +96,17 @@ def seal(directory: Path, token: str, shards: int, version: str, name: str, crea
                 f"shard {shard} has saved nothing that could be sealed ({error}); save again"
             ) from None
     manifest = Manifest(FORMAT, version, name, created, shards, parts)
+    for entry in manifest.files():
+        file = root / entry.file
+        if not file.is_file() or file.stat().st_size != entry.nbytes:
+            raise CheckpointError(f"{file} is not there as it was written, so nothing was completed; save again")
     _write(root / MANIFEST, text_of(manifest))
     for shard in range(shards):
         (part_folder(root, shard) / _PART).unlink()
         sync_folder(part_folder(root, shard))
     sync_folder(root)
-    number = 1 + max((one.number for one in listed(directory)), default=0)
-    number = max([number, *(1 + int(_NAME.fullmatch(p.name)[1]) for p in incomplete(directory) if p.name[0] != ".")])  # type: ignore[index]
+    there = (_NAME.fullmatch(path.name) for path in directory.iterdir())
+    number = 1 + max((int(match[1]) for match in there if match), default=0)
     while True:
         path = directory / f"checkpoint-{number:06}"
         try:
@@ -144,11 +148,11 @@ def abandon(root: Path, shard: int | None = None) -> None:
     """Remove what a save that failed has written so far, or one shard's part of that."""
     if not _PARTIAL.fullmatch(root.name):
         return
-    for folder in [part_folder(root, shard)] if shard is not None else [root]:
-        for path in sorted(folder.rglob("*"), reverse=True) if folder.is_dir() else ():
-            if path.is_file() and not path.is_symlink() and _OURS.fullmatch(path.name):
-                path.unlink(missing_ok=True)
-        _remove_folders(folder)
+    folder = root if shard is None else part_folder(root, shard)
+    for path in list(folder.rglob("*")) if folder.is_dir() else ():
+        if path.is_file() and not path.is_symlink() and _OURS.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+    _remove_folders(folder)
     with contextlib.suppress(OSError):
         root.rmdir()
 
