@@ -154,7 +154,7 @@ class Saves:
         subjects = [
             Subject(h.stored, h.declared, h.spec, h.part, h.parts, not h.hidden) for h in self._tables
         ]  # fmt: skip
-        return PartSave(self._directory(), token, self._place.shard, subjects, self._weights.parcels())
+        return PartSave(self._directory(), token, self._place.shard, subjects, self._weights.parcels)
 
     # The thread
 

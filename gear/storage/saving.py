@@ -7,7 +7,7 @@ Between `take` and the end of `write` the owner serves everybody.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -45,7 +45,9 @@ class PartSave:
     token : str
         Of the save.
     shard : int
-    subjects, parcels : what to save.
+    subjects : what to save.
+    parcels : () -> sequence of Parcel
+        What is published, asked at the instant.
     room : see `Snapshot`.
     """
 
@@ -55,15 +57,15 @@ class PartSave:
         token: str,
         shard: int,
         subjects: Sequence[Subject],
-        parcels: Sequence[Parcel] = (),
+        parcels: Callable[[], Sequence[Parcel]] = list,
         room: int | None = None,
     ) -> None:
         self._directory, self.token, self._shard, self._room = directory, token, shard, room
         self._root = shelf.partial(directory, token)
-        self._subjects, self._parcels = list(subjects), list(parcels)
+        self._subjects, self._published = list(subjects), parcels
+        self._parcels: Sequence[Parcel] = ()
         self.progress = Progress()
         self.snapshots: list[Snapshot] = []
-        self.part: manifest.Part | None = None
 
     def prepare(self) -> None:
         """Make the memory ready that the copies of the directories take.
@@ -92,6 +94,7 @@ class PartSave:
         """The instant."""
         for snapshot in self.snapshots:
             snapshot.take()
+        self._parcels = list(self._published())
         self.progress.total = sum(
             int(np.count_nonzero(s.pending)) * s.layout.block_bytes
             + int(np.count_nonzero(s.values_pending)) * s.value_bytes
@@ -127,21 +130,14 @@ class PartSave:
             for k, parcel in enumerate(self._parcels):
                 weights.append(self._write_parcel(k, parcel))
                 written += weights[-1].file.nbytes
-            self.part = manifest.Part(self._shard, tables, weights, written, time.monotonic() - began)
-            shelf.write_part(self._root, self.part)
-            return self.part
-        except OSError as error:
-            self.abandon()
-            if isinstance(error, CheckpointError):
-                raise
-            raise _failed(self._root, error) from None
-        except BaseException:
-            self.abandon()
+            part = manifest.Part(self._shard, tables, weights, written, time.monotonic() - began)
+            shelf.write_part(self._root, part)
+            return part
+        except BaseException as error:
+            shelf.abandon(self._root, self._shard)
+            if isinstance(error, OSError) and not isinstance(error, CheckpointError):
+                raise _failed(self._root, error) from None
             raise
-
-    def abandon(self) -> None:
-        """Remove what was written."""
-        shelf.abandon(self._root, self._shard)
 
     def _before(self) -> _Earlier | None:
         """The newest complete checkpoint, whose rows may be taken over."""
