@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gear.errors import CheckpointError
-from gear.schema import Fresh, Lifo, MinSize
+from gear.schema import Fresh, Lifo, MinSize, Prioritized
+from gear.selection.prioritized import leaf
 from gear.storage import arrayfile
 from gear.storage import fields as f
 from gear.storage.item_sets import ItemSet
-from gear.storage.items import item_count
+from gear.storage.items import indices, item_count
 from gear.storage.rebuild import restamp
 from gear.storage.rowfiles import scatter
 
@@ -47,11 +48,10 @@ class Source:
 
 @dataclass(eq=False)
 class Plan:
-    """What falls to one part: `source`, `slot`: int64[N], where each was; `left_out`: how many have no place."""
+    """What falls to one part: `source`, `slot`: int64[N], where each was."""
 
     source: npt.NDArray[np.int64]
     slot: npt.NDArray[np.int64]
-    left_out: int
 
 
 def load(root: Path, table: SavedTable, layout: Layout) -> Source:
@@ -64,8 +64,11 @@ def load(root: Path, table: SavedTable, layout: Layout) -> Source:
     return Source(table, layout, {name: arrayfile.read(root, entry) for name, entry in table.arrays.items()})
 
 
-def deal(sources: list[Source], layouts: list[Layout]) -> list[Plan]:
-    """Divide trajectories over parts: each, the newest first, goes where most is free; pieces stay together."""
+def deal(sources: list[Source], layouts: list[Layout]) -> tuple[list[Plan], int]:
+    """Divide trajectories over parts: each, the newest first, goes where most is free; pieces stay together.
+
+    Returns what falls to each part, and how many have no place.
+    """
     entries = []  # order, source, slots of all its pieces
     for number, source in enumerate(sources):
         slots = source.slots
@@ -78,7 +81,7 @@ def deal(sources: list[Source], layouts: list[Layout]) -> list[Plan]:
             entries.append((int(slots[pieces[-1], f.ORDER]), number, pieces))
     entries.sort(key=lambda entry: (-entry[0], entry[1]))
     blocks = np.array([layout.data_blocks for layout in layouts], np.int64)
-    room = np.array([layout.data_slots for layout in layouts], np.int64)
+    room, whole = np.array([layout.data_slots for layout in layouts], np.int64), np.maximum(blocks, 1)
     longest = min(layout.max_length for layout in layouts)
     chosen: list[list[tuple[int, int, int]]] = [[] for _ in layouts]
     left_out = 0
@@ -86,7 +89,7 @@ def deal(sources: list[Source], layouts: list[Layout]) -> list[Plan]:
         slots = sources[number].slots
         lengths = slots[pieces, f.LENGTH] + ((slots[pieces, f.FLAGS] & f.HAS_FINAL) != 0)
         need = int((-(-lengths // layouts[0].block_steps)).sum())
-        part = int(np.argmax(blocks / np.array([max(1, layout.data_blocks) for layout in layouts])))
+        part = int(np.argmax(blocks / whole))
         if blocks[part] < need or room[part] < len(pieces) or int(slots[pieces, f.LENGTH].max()) > longest:
             left_out += len(pieces)
             continue
@@ -94,11 +97,11 @@ def deal(sources: list[Source], layouts: list[Layout]) -> list[Plan]:
         room[part] -= len(pieces)
         chosen[part] += [(order, number, slot) for slot in reversed(pieces)]
     plans = []
-    for part, mine in enumerate(chosen):
+    for mine in chosen:
         mine.reverse()  # the oldest first again
         table = np.array([(number, slot) for _, number, slot in mine], np.int64).reshape(-1, 2)
-        plans.append(Plan(table[:, 0], table[:, 1], left_out if part == 0 else 0))
-    return plans
+        plans.append(Plan(table[:, 0], table[:, 1]))
+    return plans, left_out
 
 
 def _follows(slots: npt.NDArray[np.int64], there: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
@@ -217,22 +220,10 @@ def _rows(
 ) -> None:
     arena, arrays = layout.regions["arena"], source.arrays
     mine = segment[arena.offset : arena.offset + arena.nbytes].reshape(layout.blocks, layout.block_bytes)
-
-    def put(numbers: npt.NDArray, rows: npt.NDArray[np.uint8]) -> None:
-        came = to[numbers] >= 0
-        mine[to[numbers[came]]] = rows[came]
-
-    scatter(root, source.table.rows, arrays["block_file"], arrays["block_row"], arrayfile.chunks, put)
+    scatter(root, source.table.rows, arrays["block_file"], arrays["block_row"], [mine], to)
     if "value_file" in arrays:
-        strips = layout.strips(segment)
-
-        def put_values(numbers: npt.NDArray, rows: npt.NDArray[np.uint8]) -> None:
-            came, at = where[numbers] >= 0, 0
-            for strip in strips:
-                strip[where[numbers[came]]] = rows[came, at : at + strip.shape[1]]
-                at += strip.shape[1]
-
-        scatter(root, source.table.values, arrays["value_file"], arrays["value_row"], arrayfile.chunks, put_values)
+        files = source.table.values
+        scatter(root, files, arrays["value_file"], arrays["value_row"], layout.strips(segment), where)
 
 
 def _finish(
@@ -246,6 +237,7 @@ def _finish(
         counters[field] = max(int(one[field]) for one in theirs)
     counters[f.STAMP] = max(int(counters[f.STAMP]), n)
     floats[f.MAX_PRIORITY] = max(float(source.arrays["floats"][f.MAX_PRIORITY]) for source in sources)
+    _weigh_last_items(sources, plans[part], layout, segment)
     counters[f.INSERTED_ITEMS] = slots[:n, f.ITEMS].sum()
     if part == 0:
         elsewhere = sum(
@@ -271,6 +263,24 @@ def _finish(
     if len(stamps):
         stamps[:n] = slots[:n, f.ORDER]
     restamp(segment, layout.params)
+
+
+def _weigh_last_items(sources: list[Source], plan: Plan, layout: Layout, segment: npt.NDArray[np.uint8]) -> None:
+    """Items that came with the end of what was open are like those that are inserted without a priority."""
+    slots, times = layout.view(segment, "slots"), layout.view(segment, "times").reshape(-1, 2)
+    raw, tree, sampler = layout.view(segment, "raw"), layout.view(segment, "tree"), layout.table.sampler
+    largest = float(layout.view(segment, "floats")[f.MAX_PRIORITY])
+    for number, source in enumerate(sources):
+        mine = np.flatnonzero(plan.source == number)
+        begin, end = source.slots[plan.slot[mine], f.ITEMS], slots[mine, f.ITEMS]
+        for k in np.flatnonzero(begin < end).tolist():
+            items = indices(segment, layout.params, mine[k], begin[k], end[k])
+            if len(times):
+                times[items] = 0
+            if len(raw):
+                raw[items] = largest
+            if isinstance(sampler, Prioritized):
+                tree[items] = leaf(largest, sampler.alpha, sampler.eps)
 
 
 def _set_draws(sources: list[Source], layout: Layout, segment: npt.NDArray[np.uint8], one: ItemSet) -> None:

@@ -114,9 +114,8 @@ def _again(root: Path, table: SavedTable, layout: Layout, same_line: bool) -> Pi
 def _anew(root: Path, saved: list[SavedTable], layouts: list[Layout], number: int) -> Piece:
     def plant(segment: npt.NDArray[np.uint8]) -> None:
         sources = [replanting.load(root, table, layout_of(table)) for table in saved]
-        plans = replanting.deal(sources, layouts)
+        plans, left_out = replanting.deal(sources, layouts)
         replanting.plant(root, sources, plans, number, layouts[number], segment)
-        left_out = sum(plan.left_out for plan in plans)
         if left_out and number == 0:
             logger.warning(
                 "table %s: %d trajectories, the oldest, have no place on %d shards and are left out",
@@ -186,23 +185,11 @@ def fill(root: Path, table: SavedTable, layout: Layout, segment: npt.NDArray[np.
             at += len(data)
     arena = layout.regions["arena"]
     blocks = segment[arena.offset : arena.offset + arena.nbytes].reshape(layout.blocks, layout.block_bytes)
-
-    def put(numbers: npt.NDArray, rows: npt.NDArray[np.uint8]) -> None:
-        blocks[numbers] = rows
-
     place = arrayfile.read(root, table.arrays["block_file"]), arrayfile.read(root, table.arrays["block_row"])
-    scatter(root, table.rows, *place, arrayfile.chunks, put)
+    scatter(root, table.rows, *place, [blocks])
     if "value_file" in table.arrays:
-        strips = layout.strips(segment)
-
-        def put_values(numbers: npt.NDArray, rows: npt.NDArray[np.uint8]) -> None:
-            at = 0
-            for strip in strips:
-                strip[numbers] = rows[:, at : at + strip.shape[1]]
-                at += strip.shape[1]
-
         place = arrayfile.read(root, table.arrays["value_file"]), arrayfile.read(root, table.arrays["value_row"])
-        scatter(root, table.values, *place, arrayfile.chunks, put_values)
+        scatter(root, table.values, *place, layout.strips(segment))
     _forget_clients(layout, segment)
 
 

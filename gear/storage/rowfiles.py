@@ -7,13 +7,12 @@ checkpoint is linked, not copied, while at least half of its rows are in use; th
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gear.storage.arrayfile import Appending, ArrayFile
+from gear.storage.arrayfile import Appending, ArrayFile, chunks
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -118,16 +117,40 @@ class RowFiles:
 
 
 def scatter(
-    root: Path, files: list[ArrayFile], file: npt.NDArray[np.int32], row: npt.NDArray[np.int32],
-    chunks: Callable[[Path, ArrayFile], object], put: Callable[[npt.NDArray, npt.NDArray[np.uint8]], None],
-) -> None:  # fmt: skip
-    """Read every file from its beginning to its end, and `put` (numbers, rows) of what is in use."""
+    root: Path,
+    files: list[ArrayFile],
+    file: npt.NDArray[np.int32],
+    row: npt.NDArray[np.int32],
+    strips: list[npt.NDArray[np.uint8]],
+    to: npt.NDArray[np.int64] | None = None,
+) -> None:
+    """Read every file from its beginning to its end, and put the rows that are in use where they belong.
+
+    Parameters
+    ----------
+    file, row : int32[numbers]
+        Where each row stands; -1 where it does not.
+    strips : uint8[n, width] each
+        The memory to be filled, by number; together they are as wide as a row.
+    to : int64[numbers], optional
+        New numbers of all, -1 for those that are not wanted. Default: the same.
+
+    Raises
+    ------
+    CheckpointError
+        If a file is damaged.
+    """
+    if to is not None:
+        file = np.where(to >= 0, file, -1)
+    ends = np.cumsum([strip.shape[1] for strip in strips])
     for k, entry in enumerate(files):
         mine = np.flatnonzero(file == k)
         mine = mine[np.argsort(row[mine], kind="stable")]
         places, first, at = row[mine], 0, 0
-        for rows in chunks(root, entry):  # type: ignore[attr-defined]
+        for rows in chunks(root, entry):
             end = int(np.searchsorted(places, first + len(rows)))
             if end > at:
-                put(mine[at:end], rows[places[at:end] - first])
+                numbers = mine[at:end] if to is None else to[mine[at:end]]
+                for strip, part in zip(strips, np.split(rows, ends[:-1], axis=1), strict=True):
+                    strip[numbers] = part[places[at:end] - first]
             at, first = end, first + len(rows)

@@ -19,11 +19,11 @@ from gear.errors import CheckpointError
 from gear.storage import arrayfile, format, manifest, shelf
 from gear.storage import fields as f
 from gear.storage.restoring import pieces, restore
-from gear.storage.saving import PartSave
+from gear.storage.saving import Parcel, PartSave
 from gear.storage.saving_table import Subject
 from gear.storage.table import StoredTable
 
-from .actors import Actor, column, make
+from .actors import Actor, Growing, column, make
 from .test_recount import Drive
 from .test_recovery import contents
 
@@ -299,6 +299,53 @@ def test_a_save_that_fails_leaves_nothing(tmp_path, monkeypatch):
 
 def _full(*arguments):
     raise OSError(28, "No space left on device")
+
+
+def test_a_checkpoint_of_which_a_file_is_gone_is_not_completed(tmp_path):
+    stored, _ = full(20)
+    writing = begin(stored, tmp_path, 1)
+    writing.write()
+    writing.let_go()
+    victim = next(p for p in files(tmp_path) if p.name.startswith("rows-"))
+    victim.unlink()
+    with pytest.raises(CheckpointError, match=victim.name):
+        shelf.seal(tmp_path, writing.token, 1, "test", "test", 0.0)
+    assert shelf.listed(tmp_path) == []
+
+
+def test_a_checkpoint_holds_what_was_published_at_the_instant(tmp_path):
+    published = [Parcel("policy", 1, (), [], np.zeros(4, np.uint8))]
+    writing = PartSave(tmp_path, f"{1:016x}", 0, [], lambda: published)
+    writing.prepare()
+    published[0] = published[0]._replace(version=2)
+    writing.take()
+    published[0] = published[0]._replace(version=3)
+    assert [one.version for one in writing.write().weights] == [2]
+
+
+@pytest.mark.parametrize("item", [gear.Step(2), gear.Window(4, edge="tail")], ids=repr)
+def test_items_that_end_with_a_deal_to_more_shards_are_drawn(item, tmp_path):
+    """A trajectory that was open is closed then: its last items weigh what is inserted without a priority."""
+    stored = make(
+        capacity=gear.Steps(400), item=item, sampler=gear.Prioritized(0.5), publish="rows", block_steps=4, seed=3
+    )
+    actor = Actor(stored)
+    actor.insert(1, 6, priorities=(9.0,))
+    Growing(actor, 2).append(6)
+    path = save(stored, tmp_path)
+    drawable, items = 0, 0
+    for shard in range(2):
+        folder = tmp_path / f"shard-{shard}"
+        folder.mkdir()
+        restore(path, pieces(path, manifest.load(path), shard, 2, False), folder)
+        segment = next(folder.iterdir())
+        header = format.read(segment)
+        part = StoredTable(header.table, header.index, shard, segment, header.spread, kept=True, era=0)
+        leaves = part.layout.view(part.segment, "tree")[: part.layout.items]
+        assert set(leaves[leaves > 0].round(6).tolist()) <= {round((9.0 + part.table.sampler.eps) ** 0.5, 6)}
+        drawable += int((leaves > 0).sum())
+        items += int(part.counters[f.ITEM_COUNT])
+    assert drawable == items == 12
 
 
 def test_numpy_alone_reads_a_checkpoint(tmp_path):
