@@ -10,6 +10,7 @@ import datetime
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import msgspec
 from gear.errors import CheckpointError
 from gear.storage import manifest, shelf
 from gear.storage.memory import size_text
+
+_DIRECTORY = "a checkpoint, or a directory of checkpoints: its newest one"
 
 
 def add_commands(commands: Any) -> None:
@@ -30,9 +33,7 @@ def add_commands(commands: Any) -> None:
         ("verify", "read every file of a checkpoint and compare it with its checksum", verify),
     ):
         verb = verbs.add_parser(name, help=help_, description=help_)
-        verb.add_argument(
-            "directory", metavar="DIR", help="a checkpoint, or a directory of checkpoints: its newest one"
-        )
+        verb.add_argument("directory", metavar="DIR", help=_DIRECTORY)
         if name == "inspect":
             verb.add_argument("--json", action="store_true", help="as JSON")
         verb.set_defaults(run=run)
@@ -40,21 +41,20 @@ def add_commands(commands: Any) -> None:
         "insert the trajectories of a checkpoint into the tables of a running server, which may be declared otherwise"
     )
     verb = verbs.add_parser("restore", help=help_, description=help_)
-    verb.add_argument("directory", metavar="DIR", help="a checkpoint, or a directory of checkpoints: its newest one")
-    verb.add_argument("address", help="HOST:PORT")
-    verb.add_argument("--token-file", default=None, help="file with the server's token (default: GEAR_TOKEN)")
-    verb.add_argument(
-        "--curve-keys", default=None, metavar="DIR", help="directory of the client's keys (default: GEAR_CURVE_KEYS)"
-    )
-    verb.set_defaults(run=restore)
+    verb.add_argument("directory", metavar="DIR", help=_DIRECTORY)
+    _add_server(verb, restore)
     help_ = "have a running server save one"
-    verb = verbs.add_parser("save", help=help_, description=help_)
+    _add_server(verbs.add_parser("save", help=help_, description=help_), save)
+
+
+def _add_server(verb: argparse.ArgumentParser, run: Callable[[argparse.Namespace, str], str]) -> None:
+    """The server that a command is about, and what it wants of its clients."""
     verb.add_argument("address", help="HOST:PORT")
     verb.add_argument("--token-file", default=None, help="file with the server's token (default: GEAR_TOKEN)")
     verb.add_argument(
         "--curve-keys", default=None, metavar="DIR", help="directory of the client's keys (default: GEAR_CURVE_KEYS)"
     )
-    verb.set_defaults(run=save)
+    verb.set_defaults(run=run)
 
 
 def checkpoint_at(directory: str) -> Path:
