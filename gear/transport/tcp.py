@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gear.batch import Selection
     from gear.devices.arena import Arena
     from gear.plan import Plan
-    from gear.transport.base import OpenTable
+    from gear.transport.base import OpenTable, Wanted
     from gear.transport.channel import Buffer
     from gear.transport.conversation import Call, Conversation
 
@@ -141,6 +141,18 @@ class TcpSession(RemoteSession):
                 self._shapes.clear()
             known = self._shapes[id(plan)] = plan, _short(plan)
         return known[1]
+
+    def select(self, table: OpenTable, wanted: Wanted, timeout: float | None) -> Selection:
+        """Draw and pin items; of fewer than were wanted the rows are asked for again if they have gone to their place.
+
+        It is that of the batch that was wanted: their bytes may be as many, as columns are aligned.
+        """
+        selection = super().select(table, wanted, timeout)
+        if len(selection) != wanted.size:
+            key = table.layout.index, selection.pin
+            if key in self._early and self._early[key][0] is PLACED:
+                del self._early[key]
+        return selection
 
     def _came(self, index: int, pin: int, rows: list[Buffer]) -> None:
         self._early[index, pin] = rows
