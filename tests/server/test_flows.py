@@ -12,6 +12,7 @@ from gear.kernels import collect as kernels
 from gear.server import flows
 from gear.server.flows import Flow
 from gear.server.grains import Grain
+from gear.transport.lane import _ONE
 from gear.transport.message import BAD, CUT
 from tests.server.test_lanes import Shard
 from tests.transport.helpers import eventually
@@ -102,6 +103,17 @@ def test_a_lane_that_ends_in_mid_flow_is_closed_once_its_thread_has_left_it(shar
     shard.lanes.send(client, client.lane, [b"head"], flow(1))
     eventually(lambda: again.receive() == [b"head", rows(1), CUT], "the next one serves")
     again.close()
+    lane.close()
+
+
+def test_nothing_behind_a_goodbye_is_heard_while_a_thread_has_the_lane(shard):
+    """Else who is gone would get a place in the tables again."""
+    lane, client = shard.connect(), shard.known.client
+    shard.lanes.send(client, client.lane, [b"head"], flow(100))
+    assert client.lane.lent
+    lane.send_bytes(b"".join(_ONE.pack(len(text), 1, len(text)) + text for text in (b"goodbye", b"one thing")))
+    shard.turn()
+    assert shard.heard == [b"goodbye"]
     lane.close()
 
 
