@@ -208,7 +208,7 @@ def test_nothing_is_written_to_memory_that_was_given_up():
 
 
 def test_a_batch_of_fewer_items_than_asked_for_is_whole_though_it_takes_as_many_bytes(server, name):
-    """Columns are aligned: where these rows go to the memory of the batch that was asked for, they are not another's."""
+    """Columns are aligned, so that they could be received into the memory of the batch that was asked for."""
     items = 4999  # of 16 bytes, as many multiples of 64 as one more has
     table = gear.Table(
         name, [gear.Column("x", (4,), "int32")], gear.Steps(2 * items), item=gear.Step(), limiter=gear.Queue(items),
