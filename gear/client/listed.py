@@ -132,10 +132,6 @@ def _promise_kept() -> bool:
     return words == [id(np.ndarray), address(probe), id(probe.dtype)] and halves == [2, probe.flags.num]
 
 
-def _of_dtype(column: Column, values: list[Any]) -> bool:
-    return column.dtype != "bfloat16" and _all(_DTYPE, values, storage_dtype(column))
-
-
 def _all(function: Callable[[Any], Any], values: Sequence[Any], expected: object) -> bool:
     """Whether a function gives the same for all values; no call of Python's for each if it is one of C's."""
     return list(map(function, values)).count(expected) == len(values)
@@ -143,11 +139,11 @@ def _all(function: Callable[[Any], Any], values: Sequence[Any], expected: object
 
 def _stacked(column: Column, values: list[Any]) -> np.ndarray | None:
     """One value per trajectory, all of the column's own dtype and shape, as dtype[N, *shape]."""
-    dtype = storage_dtype(column)
-    if not _all(type, values, type(values[0])) or type(values[0]) not in (np.ndarray, dtype.type):
+    dtype, kind = storage_dtype(column), type(values[0])
+    if column.dtype == "bfloat16" or not _all(type, values, kind):  # of bits alone nobody knows that they are meant
         return None
-    if type(values[0]) is np.ndarray and not (_of_dtype(column, values) and _all(_SHAPE, values, column.shape)):
-        return None
-    if column.shape and type(values[0]) is not np.ndarray:
-        return None
-    return np.array(values, dtype)
+    if kind is np.ndarray:
+        fit = _all(_DTYPE, values, dtype) and _all(_SHAPE, values, column.shape)
+    else:
+        fit = kind is dtype.type and not column.shape
+    return np.array(values, dtype) if fit else None

@@ -56,7 +56,7 @@ class Flow:
     grains : of the batch.
     good : () -> bool
         Asked when all was gathered: whether it is what was asked for. From any thread.
-    gather : what gathers them, `kernels.collect` unless told.
+    gather : what gathers them, see `kernels.collect`.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class Flow:
         lengths: npt.NDArray[np.int32],
         neighbours: npt.NDArray[np.int32],
         good: Callable[[], bool],
-        gather: Callable[..., None] | None = None,
+        gather: Callable[..., None],
     ) -> None:
         self.nbytes = sum(grain.plan.nbytes for grain in grains) + len(CUT)
         self._segment, self._grains, self._good = segment, grains, good
@@ -113,8 +113,6 @@ class Flow:
                     _spare.append(self._memory)
                 self._memory = None
             return CUT if self._good() else BAD
-        from gear.kernels.collect import collect
-
         plan, begin, end, gaps = self._grains[self._next]
         nbytes = plan.nbytes
         if self._memory is None or len(self._memory) < nbytes:
@@ -122,8 +120,7 @@ class Flow:
         out = self._memory[:nbytes]
         for first, last in gaps:
             out[first:last] = 0
-        gather = self._by or collect
-        gather(self._segment, plan, self._starts[begin:end], self._lengths[begin:end], self._neighbours, out)
+        self._by(self._segment, plan, self._starts[begin:end], self._lengths[begin:end], self._neighbours, out)
         return out.data
 
 

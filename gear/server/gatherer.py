@@ -130,7 +130,7 @@ class Gatherer:
 
     def _memory(self, nbytes: int) -> npt.NDArray[np.uint8]:
         """Memory for a piece; what was used before costs no page faults."""
-        if nbytes <= COPIED or nbytes > _ROOM:
+        if nbytes > _ROOM:
             return np.zeros(nbytes, np.uint8)
         with self._lock:
             for at, (memory, trackers) in enumerate(self._used):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gear.plan import Plan, make_plan
+from gear.transport.per_plan import PerPlan
 from gear.transport.pieces import grains, steps_of
 
 if TYPE_CHECKING:
@@ -29,18 +30,13 @@ class Grains:
     """How pieces are cut; of those that are alike it is worked out once."""
 
     def __init__(self) -> None:
-        self._cuts: dict[int, tuple[Plan, list[Grain]]] = {}
+        self._cuts: PerPlan[list[Grain]] = PerPlan(_CUTS)
 
     def of(self, layout: Layout, plan: Plan, lengths: npt.NDArray[np.int32]) -> list[Grain]:
         """The grains of a piece of items of these lengths, int32[B]."""
         if plan.packed:
             return _cut(layout, plan, lengths)
-        known = self._cuts.get(id(plan))
-        if known is None or known[0] is not plan:
-            if len(self._cuts) >= _CUTS:
-                self._cuts.clear()
-            known = self._cuts[id(plan)] = plan, _cut(layout, plan, lengths)
-        return known[1]
+        return self._cuts.of(plan, lambda plan: _cut(layout, plan, lengths))
 
 
 def _cut(layout: Layout, plan: Plan, lengths: npt.NDArray[np.int32]) -> list[Grain]:

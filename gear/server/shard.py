@@ -304,13 +304,11 @@ class Shard:
         if isinstance(rows, Flow):
             if lane is not None:
                 self._lanes.send(client, lane, parts, rows)
-        elif rows and (lane is None or isinstance(rows[0], zmq.Frame)):
+        elif rows and isinstance(rows[0], zmq.Frame):  # ZeroMQ's thread sends them from where they are, lane or not
             if not (client.silent or client.cut_off):
                 self._route(client.route, [*parts, *rows])
-        elif rows:
-            self._transmit(client, [*parts, *rows])  # type: ignore[list-item]
         else:
-            self._transmit(client, parts)
+            self._transmit(client, [*parts, *rows])  # type: ignore[list-item]
 
     def _refuse(self, route: bytes, request: int | None, error: GearError) -> None:
         self._refused += 1

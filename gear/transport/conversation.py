@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from gear.errors import Closed, ConnectionLost, DeadlineExceeded, GearError, ProtocolError
 from gear.transport import messages as m
-from gear.transport.called import verb
 from gear.transport.channel import Buffer
+from gear.transport.client_verbs import verb
 from gear.transport.link import Link
 from gear.transport.wire import decode_answer, encode, request_number
 
@@ -158,10 +158,10 @@ class Conversation:
         GearError
             What the shard answered, if it refused.
         """
-        return self.answer(self.post(body, frames, None, into), type(body).__name__.lower(), deadline, undo)
+        return self.answer(self.post(body, frames, None, into), verb(body), deadline, undo)
 
     def answer(self, call: Call, what: str, deadline: float, undo: Callable[[Call], None] | None = None) -> Call:
-        """Wait for the answer to a request that was sent, as `ask` does."""
+        """Wait for the answer to a request that was sent, as `ask` does; `what`: the verb that errors name."""
         try:
             answered = self.until(call.over, deadline)
             if not answered and self.link.up:
@@ -173,7 +173,7 @@ class Conversation:
         if not answered:
             self.abandon(call, undo)
             state = "" if self.link.up else "; the connection is broken and is being made anew"
-            raise DeadlineExceeded(f"{verb(what)}: no answer of the server in time{state}")
+            raise DeadlineExceeded(f"{what}: no answer of the server in time{state}")
         if type(call.answer) is m.Failed:
             raise call.answer.error()
         return call

@@ -169,7 +169,7 @@ class Drawing:
     def _take(self, shard: int, call: Call, deadline: float) -> tuple[Selection, Mass]:
         session, opened = self._several.session(shard), self._table.opened[shard]
         index = opened.layout.index
-        session.answer_soon(call, "select", deadline, lambda late: session.unwanted(index, late))
+        session.answer_soon(call, "sample", deadline, lambda late: session.unwanted(index, late))
         answer: m.Selected = expect(call, m.Selected)
         return session.selected(opened, call), Mass(answer.mass, answer.items, answer.smallest)
 
@@ -249,7 +249,7 @@ class Drawing:
         assert self._asked is not None
         session, opened, call = self._several.session(home), self._table.opened[home], self._asked
         self._asked = None
-        session.answer(call, "select", deadline, lambda late: session.unwanted(opened.layout.index, late))
+        session.answer(call, "sample", deadline, lambda late: session.unwanted(opened.layout.index, late))
         self._credit = session.selected(opened, call)
         self._amount = amount
 

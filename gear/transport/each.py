@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, TypeAlias
 
 from gear.errors import ConnectionLost, GearError
+from gear.transport.client_verbs import verb
 from gear.transport.remote import deadline_of
 
 if TYPE_CHECKING:
@@ -82,5 +83,5 @@ class Each:
 
     def ask_each(self, bodies: dict[int, m.Message], timeout: float | None) -> dict[int, Call | GearError]:
         """Send and wait for the answers."""
-        what = next((type(body).__name__.lower() for body in bodies.values()), "")
+        what = next((verb(body) for body in bodies.values()), "")
         return self.answers(self.post_each(bodies), what, deadline_of(timeout))

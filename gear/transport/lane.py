@@ -271,8 +271,12 @@ class Lane:
             self._in = data[at:]
 
     def hang_up(self) -> None:
-        """End the connection, and keep the descriptor until `close`: whoever it is lent to is told."""
+        """End the connection, and keep the descriptor until `close`: whoever it is lent to is told.
+
+        What came and nobody took is dropped at once.
+        """
         self.broken = True
+        self._came.clear()
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 

@@ -280,7 +280,7 @@ class Several(Each):
         applied = 0
         calls = self.post_each(bodies, frames)  # a shard that is being started again gets them then: not waited for
         calls = {shard: call for shard, call in calls.items() if shard in present}
-        for answer in self.answers(calls, "update", deadline_of(timeout)).values():
+        for answer in self.answers(calls, "update_priorities", deadline_of(timeout)).values():
             if isinstance(answer, ConnectionLost):
                 continue
             if isinstance(answer, GearError):

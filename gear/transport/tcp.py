@@ -21,6 +21,7 @@ from gear.storage import memory
 from gear.storage.layout import Grant, Layout
 from gear.transport import messages as m
 from gear.transport.arriving import PLACED
+from gear.transport.per_plan import PerPlan
 from gear.transport.pieces import GRAIN, Piece, along, cut, grains, most, place, places, runs, steps_of
 from gear.transport.reach import refuses
 from gear.transport.remote import LEAST, deadline_of, expect
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from gear.batch import Selection
     from gear.devices.arena import Arena
     from gear.plan import Plan
-    from gear.transport.base import OpenTable
+    from gear.transport.base import OpenTable, Wanted
     from gear.transport.channel import Buffer
     from gear.transport.conversation import Call, Conversation
 
@@ -65,8 +66,8 @@ class TcpSession(RemoteSession):
         self._early: dict[tuple[int, int], list[Buffer]] = {}
         self._gathers = threading.BoundedSemaphore(GATHERS)
         self._plans: dict[tuple[int, m.Shape, int], Plan] = {}
-        self._runs: dict[int, tuple[Plan, list[tuple[int, int]]]] = {}
-        self._shapes: dict[int, tuple[Plan, m.Shape]] = {}
+        self._runs: PerPlan[list[tuple[int, int]]] = PerPlan(_PLANS)
+        self._shapes: PerPlan[m.Shape] = PerPlan(_PLANS)
 
     def _alive(self) -> bool:
         """One that its server does not list is dead, and one where nobody listens and nobody can be asked for long.
@@ -135,12 +136,19 @@ class TcpSession(RemoteSession):
         """How items look whose rows are to come with their selection, in one round trip."""
         if plan is None or not count or not along(plan, count, self._laned):
             return None
-        known = self._shapes.get(id(plan))
-        if known is None or known[0] is not plan:
-            if len(self._shapes) >= _PLANS:
-                self._shapes.clear()
-            known = self._shapes[id(plan)] = plan, _short(plan)
-        return known[1]
+        return self._shapes.of(plan, _short)
+
+    def select(self, table: OpenTable, wanted: Wanted, timeout: float | None) -> Selection:
+        """Draw and pin items; of fewer than were wanted the rows are asked for again if they have gone to their place.
+
+        It is that of the batch that was wanted: their bytes may be as many, as columns are aligned.
+        """
+        selection = super().select(table, wanted, timeout)
+        if len(selection) != wanted.size:
+            key = table.layout.index, selection.pin
+            if key in self._early and self._early[key][0] is PLACED:
+                del self._early[key]
+        return selection
 
     def _came(self, index: int, pin: int, rows: list[Buffer]) -> None:
         self._early[index, pin] = rows
@@ -206,13 +214,12 @@ class TcpSession(RemoteSession):
 
     def straight(self, table: OpenTable, plan: Plan, out: npt.NDArray[np.uint8]) -> Sequence[memoryview] | None:
         """Where the rows of a batch go in `out` as they come over a lane."""
-        known = self._runs.get(id(plan))
-        if known is None or known[0] is not plan:
-            if len(self._runs) >= _PLANS:
-                self._runs.clear()
+
+        def of(plan: Plan) -> list[tuple[int, int]]:
             whole, lengths = Piece(plan, slice(0, plan.size), 0, 0), np.full(plan.size, plan.length, np.int32)
-            known = self._runs[id(plan)] = plan, runs(self._grains(table, lengths, whole), plan)
-        return places(known[1], out)
+            return runs(self._grains(table, lengths, whole), plan)
+
+        return places(self._runs.of(plan, of), out)
 
     def _part(self, table: OpenTable, lengths: npt.NDArray[np.int32], piece: Piece, items: slice) -> Piece:
         """Some of the items of a piece; `lengths` are those of all items, int32[B]."""

@@ -59,6 +59,15 @@ def test_one_that_does_not_fit_is_named_and_nothing_is_inserted(client, changes,
     assert len(stored(client)) == 3
 
 
+def test_numbers_are_not_taken_for_the_bits_of_a_bfloat16():
+    table = gear.Table("b", [gear.Column("x"), gear.Column("r", (), "bfloat16", per="trajectory")], gear.Steps(100))
+    one = {"x": np.ones(2, np.float32), "r": np.uint16(1)}
+    with gear.embedded([table]) as client:
+        for insert in (client.insert, lambda one: client.insert_many([one, one])):
+            with pytest.raises(gear.DataError, match="'r': expected bfloat16.*got uint16"):
+                insert(one)
+
+
 def test_what_is_to_be_converted_arrives_as_what_fits_at_once(client):
     port = client._tables.port("t", None)
     plain = [one(n, 10 * n) for n in (3, 1, 4)]

@@ -8,10 +8,10 @@ from collections import deque
 import numpy as np
 import pytest
 
-from gear.kernels import collect as kernels
 from gear.server import flows
 from gear.server.flows import Flow
 from gear.server.grains import Grain
+from gear.transport.lane import _ONE
 from gear.transport.message import BAD, CUT
 from tests.server.test_lanes import Shard
 from tests.transport.helpers import eventually
@@ -25,26 +25,26 @@ class Plan:
     nbytes = GRAIN
 
 
+def number(segment, plan, starts, lengths, neighbours, out):
+    """Gathers: writes the number of each grain."""
+    if starts[0] < 0:
+        raise ValueError("a bug")
+    out[:] = starts[0]
+
+
 @pytest.fixture
-def shard(tmp_path, monkeypatch):
-    """A shard whose gathering writes the number of each grain."""
-
-    def collect(segment, plan, starts, lengths, neighbours, out):
-        if starts[0] < 0:
-            raise ValueError("a bug")
-        out[:] = starts[0]
-
-    monkeypatch.setattr(kernels, "collect", collect)
+def shard(tmp_path):
     shard = Shard(tmp_path / "lane")
     yield shard
     shard.lanes.close()
     shard.poll.close()
 
 
-def flow(grains: int, good: bool = True, first: int = 0) -> Flow:
+def flow(grains: int, good: bool = True, first: int = 0, gather=number) -> Flow:
     cut = [Grain(Plan, k, k + 1, [(0, 10)]) for k in range(grains)]
     starts = np.arange(first, first + grains)
-    return Flow(np.zeros(0, np.uint8), cut, starts, np.ones(grains, np.int32), np.zeros(0, np.int32), lambda: good)
+    ones, none = np.ones(grains, np.int32), np.zeros(0, np.int32)
+    return Flow(np.zeros(0, np.uint8), cut, starts, ones, none, lambda: good, gather)
 
 
 def rows(grains: int) -> bytes:
@@ -105,15 +105,25 @@ def test_a_lane_that_ends_in_mid_flow_is_closed_once_its_thread_has_left_it(shar
     lane.close()
 
 
-def test_what_waits_behind_a_flow_that_failed_is_not_taken_for_its_rows(shard, monkeypatch):
-    def collect(segment, plan, starts, lengths, neighbours, out):
+def test_nothing_behind_a_goodbye_is_heard_while_a_thread_has_the_lane(shard):
+    """Else who is gone would get a place in the tables again."""
+    lane, client = shard.connect(), shard.known.client
+    shard.lanes.send(client, client.lane, [b"head"], flow(100))
+    assert client.lane.lent
+    lane.send_bytes(b"".join(_ONE.pack(len(text), 1, len(text)) + text for text in (b"goodbye", b"one thing")))
+    shard.turn()
+    assert shard.heard == [b"goodbye"]
+    lane.close()
+
+
+def test_what_waits_behind_a_flow_that_failed_is_not_taken_for_its_rows(shard):
+    def fails(segment, plan, starts, lengths, neighbours, out):
         if starts[0] == 39:
             raise MemoryError
         out[:] = starts[0]
 
-    monkeypatch.setattr(kernels, "collect", collect)
     lane, client = shard.connect(), shard.known.client
-    shard.lanes.send(client, client.lane, [b"head"], flow(40))
+    shard.lanes.send(client, client.lane, [b"head"], flow(40, gather=fails))
     assert client.lane.lent
     shard.lanes.send(client, client.lane, [b"other", bytes(2 * GRAIN)])
     came = []

@@ -207,6 +207,23 @@ def test_nothing_is_written_to_memory_that_was_given_up():
     far.close()
 
 
+def test_a_batch_of_fewer_items_than_asked_for_is_whole_though_it_takes_as_many_bytes(server, name):
+    """Columns are aligned, so that they could be received into the memory of the batch that was asked for."""
+    items = 4999  # of 16 bytes, as many multiples of 64 as one more has
+    table = gear.Table(
+        name, [gear.Column("x", (4,), "int32")], gear.Steps(2 * items), item=gear.Step(), limiter=gear.Queue(items),
+        max_length=items,
+    )  # fmt: skip
+    with gear.connect(server.address, path="tcp") as client:
+        client.create_table(table)
+        assert client._session._talk.link.laned
+        for first in (1, 2):
+            x = np.arange(first, first + 4 * items, dtype=np.int32).reshape(items, 4)
+            client.insert({"x": x}, name, timeout=5.0)
+            batch = client.sample(items + 1, name, timeout=5.0)
+            np.testing.assert_array_equal(np.sort(batch["x"], axis=0), x)
+
+
 def test_a_batch_that_came_too_late_is_not_written_where_it_was_wanted(proxy, session, name):
     slow = proxy.session(TcpSession)
     client = Client(slow)
