@@ -98,7 +98,7 @@ class Collector:
         there = cuda.to_device(out)  # what no column writes stays as it is
         begin, length = (cuda.to_device(np.ascontiguousarray(array)) for array in (starts, lengths))
         near = cuda.to_device(neighbours) if len(neighbours) else neighbours
-        self(plan, len(starts), steps_of(plan, lengths), begin, length, near, there, 0)
+        self(plan, len(starts), plan.steps_of(lengths), begin, length, near, there, 0)
         there.copy_to_host(out)
 
     def _made_ready(self, plan: Plan, items: int, total: int, split: bool, out: Any) -> list[Gather | GatherViews]:
@@ -134,11 +134,6 @@ class Collector:
         if parts:
             rows[0, r.MASK] = -1
         return [*parts, (rows, self._arena.memory.span)]
-
-
-def steps_of(plan: Plan, lengths: npt.NDArray[np.int32]) -> int:
-    """Steps of packed items together, -1 of padded ones."""
-    return int(np.clip(lengths, 0, plan.length).sum(dtype=np.int64)) if plan.packed else -1
 
 
 def _column_on_device(layout: Layout, view: Any) -> bool:

@@ -15,8 +15,6 @@ from gear.errors import DeviceError, PinLost, ProtocolError
 from gear.kernels import records as r
 from gear.plan import late_columns
 from gear.transport import messages as m
-from gear.transport.mapped import _kernels
-from gear.transport.pieces import steps_of
 from gear.transport.rdma_device import device, enter, leave
 from gear.transport.rdma_mirror import SHORT, Found, Mirror
 from gear.transport.rdma_outbox import RdmaOutbox
@@ -123,7 +121,7 @@ class RdmaSession(TcpSession):
             if self.revoked(table, selection):
                 return False
             for items in cut(table.layout, plan, selection.lengths):
-                before = steps + steps_of(plan, selection.lengths[: items.start]) if plan.packed else 0
+                before = steps + plan.steps_of(selection.lengths[: items.start]) if plan.packed else 0
                 placed = plan.behind(first + items.start, before) if first + items.start else plan
                 if not self._bring(table, selection, plan, placed, items, out):
                     return super().gather(table, selection, plan, out, first, steps)
