@@ -116,7 +116,7 @@ class RdmaSession(TcpSession):
         pin = selection.pin
         if not reads(plan) or (table.layout.index, pin) in self._early:
             return super().gather(table, selection, plan, out, first, steps)
-        table.reading.add(pin)
+        table.reading.append(pin)
         try:
             if self.revoked(table, selection):
                 return False
@@ -128,7 +128,7 @@ class RdmaSession(TcpSession):
         except PinLost:
             return False
         finally:
-            table.reading.discard(pin)
+            table.reading.remove(pin)
         return not self.revoked(table, selection)
 
     def _bring(
