@@ -123,6 +123,8 @@ class Service(Protocol):
     """
 
     path: str
+    maps: bool
+    """Whether rows are read where they are stored, so that kernels of a GPU can too."""
 
     def create_table(self, table: Table, timeout: float | None) -> OpenTable:
         """Create, or find an equal one. Raises TableMismatch, InsufficientMemory, DeviceError."""

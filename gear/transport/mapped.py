@@ -42,6 +42,8 @@ def _kernels() -> Callable[..., None]:
 class Mapped(ABC):
     """The part of a `Session` that reads `OpenTable.segment`."""
 
+    maps = True
+
     @abstractmethod
     def revoked(self, table: OpenTable, selection: Selection) -> bool:
         """Whether the pin has been taken back."""

@@ -61,7 +61,8 @@ class Several(Each):
         super().__init__(sessions)
         self._count = count
         self._opened: dict[str, OpenTable] = {}
-        self.path = next(iter(sessions.values())).path
+        first = next(iter(sessions.values()))
+        self.path, self.maps = first.path, first.maps
 
     # Tables
 

@@ -55,7 +55,7 @@ _PLANS = 1024
 class TcpSession(RemoteSession):
     """A `Session` with a shard anywhere."""
 
-    path = "tcp"
+    path, maps = "tcp", False
     bulk = True
     listed: Callable[[], bool | None] = staticmethod(lambda: None)
     """Whether the server still lists this shard, which may be being started again; None if it cannot be asked."""

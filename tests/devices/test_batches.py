@@ -168,6 +168,31 @@ def test_a_pin_is_let_go_of_only_when_its_kernels_are_through(monkeypatch):
         assert not opened.reading
 
 
+def test_a_pin_that_two_read_counts_as_being_read_until_both_are_through(monkeypatch):
+    with gear.embedded([table(gear.Window(4))], device="cuda:0") as client:
+        fill(client)
+        kernels = Kernels(monkeypatch)
+        selection = client.select(3)
+        client.collect(selection)
+        opened = client._tables.reader("t", None, None).open
+        assert kernels.waits.wait(10)
+        client.collect(selection, device="cpu")  # by the host, which is through first
+        assert opened.reading == [selection.pin]
+        kernels.through.set()
+        streams.drain_all()
+        assert opened.reading == []
+
+
+def test_where_rows_travel_a_batch_is_copied_to_the_gpu_and_no_kernel_looks_for_them():
+    from gear.client.kinds import batches
+    from gear.transport.rdma import RdmaSession
+    from gear.transport.shm import ShmSession
+    from gear.transport.tcp import TcpSession
+
+    kinds = [batches("cuda:0", one.maps) for one in (ShmSession, TcpSession, RdmaSession)]
+    assert [getattr(kind, "on_device", False) for kind in kinds] == [True, False, False]
+
+
 def test_a_selection_is_released_behind_what_is_being_collected_of_it(monkeypatch):
     with gear.embedded([table(gear.Window(4))], device="cuda:0") as client:
         fill(client)
