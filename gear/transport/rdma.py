@@ -31,9 +31,11 @@ if TYPE_CHECKING:
 
     from gear.batch import Selection
     from gear.plan import Plan
+    from gear.schema import Table
     from gear.storage.layout import Layout
     from gear.transport.base import OpenTable
     from gear.transport.conversation import Call, Conversation
+    from gear.transport.staged import StagedOutbox
 
 PIECE = 32 << 20
 """Bytes of blocks that are brought at a time, as far as whole items allow."""
@@ -86,7 +88,9 @@ class RdmaSession(TcpSession):
         """Figures of the server and of each table, and of the way."""
         return {**super().info(timeout), "way": {**self._way.info(), "buffers": self._pool.made}}
 
-    def _box(self, talk: Conversation, table: OpenTable) -> RdmaOutbox:
+    def _box(self, talk: Conversation, table: OpenTable) -> StagedOutbox:
+        if on_device(table.table):
+            return super()._box(talk, table)
         return RdmaOutbox(talk, table, self._way, self._register)
 
     @staticmethod
@@ -198,11 +202,16 @@ class RdmaSession(TcpSession):
 def reads(plan: Plan) -> bool:
     """Whether the rows of a batch are read by its reader; else the server gathers and sends them.
 
-    It does where blocks are short or hold rows side by side of which items take single ones, and for late columns,
-    which may change while they are read.
+    It does where blocks are short or hold rows side by side of which items take single ones, for late columns, which
+    may change while they are read, and where some rows lie on a GPU.
     """
     short = int(plan.rows[0, r.BLOCK_BYTES]) < SHORT
-    return not (short or plan.stepwise or late_columns(plan.table, plan.views))
+    return not (short or plan.stepwise or late_columns(plan.table, plan.views) or on_device(plan.table))
+
+
+def on_device(table: Table) -> bool:
+    """Whether rows of a table lie on a GPU, where no adapter reaches them; a block of it on the host holds a part."""
+    return any(column.placement == "device" for column in table.columns)
 
 
 def cut(layout: Layout, plan: Plan, lengths: npt.NDArray[np.int32]) -> list[slice]:
