@@ -145,7 +145,9 @@ class RdmaSession(TcpSession):
         out: npt.NDArray[np.uint8],
     ) -> bool:
         """Gather some items; False if the way broke."""
-        collect, layout = _kernels(), table.layout
+        from gear.kernels.collect import collect  # who only inserts never imports the compiler
+
+        layout = table.layout
         starts, lengths = selection.starts[items], selection.lengths[items]
         located = self._locate(table, selection, plan, starts, lengths)
         if located is None:
