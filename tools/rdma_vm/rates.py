@@ -23,7 +23,7 @@ def perftest(program: str, size: int, count: int) -> float:
     """MB/s, by perftest."""
     command = [program, "-d", device().name, "-x", str(device().gid_index), "-s", str(size), "-n", str(count), "-F"]
     command += ["-p", str(PORT)]
-    # Line by line, so that it is heard when it says that it waits; it listens a moment later, and who comes in it asks again.
+    # Line by line, so that it is heard saying that it waits. It listens a moment later: who comes before asks again.
     server = subprocess.Popen(["stdbuf", "-oL", *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert server.stdout is not None
     try:
