@@ -69,7 +69,7 @@ class Collector:
             As of `kernels.collect.collect`, on the device.
         """
         with self._lock:
-            for ready in self._made_ready(plan, items, total, len(neighbours) > 0, out):
+            for ready in self._made_ready(plan, items, total, len(neighbours) > 0, out, stream):
                 if isinstance(ready, GatherViews):
                     ready(self._mapped.span, starts, lengths, neighbours, out, stream)
                 else:
@@ -101,8 +101,11 @@ class Collector:
         self(plan, len(starts), plan.steps_of(lengths), begin, length, near, there, 0)
         there.copy_to_host(out)
 
-    def _made_ready(self, plan: Plan, items: int, total: int, split: bool, out: Any) -> list[Gather | GatherViews]:
-        key = plan.rows.tobytes(), plan.pads.tobytes(), items, total, split, len(out)
+    def _made_ready(
+        self, plan: Plan, items: int, total: int, split: bool, out: Any, stream: Any
+    ) -> list[Gather | GatherViews]:
+        # Of each stream its own: launches on two of them would write to one scratch.
+        key = plan.rows.tobytes(), plan.pads.tobytes(), items, total, split, len(out), stream
         ready = self._ready.get(key)
         if ready is not None:
             self._ready.move_to_end(key)
