@@ -154,7 +154,12 @@ class RdmaSession(TcpSession):
             return False
         pair, found, values, arena, trajectories = located
         mirror = Mirror(layout, found)
-        buffer = self._pool.take(mirror.nbytes)
+        try:
+            buffer = self._pool.take(mirror.nbytes)
+        except DeviceError as error:  # so much memory may not be locked
+            with self._talking():
+                self._way.broke(pair, str(error))
+            return False
         near = buffer.memory.ctypes.data, buffer.region.lkey
         rows, wide = mirror.transfers()
         try:

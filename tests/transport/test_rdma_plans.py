@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -191,6 +192,26 @@ def test_rows_of_which_some_lie_on_a_gpu_go_over_tcp():
     for body, frames in ((m.Locate(0, 1, 1, 0, 0), [b"", bytes(8), bytes(4)]), (m.Place(0, 1, 1, 1), [b""])):
         with pytest.raises(DeviceError, match="over TCP"):
             peers.handlers()[type(body)](SimpleNamespace(peer="dialed"), 1, body, frames)
+
+
+def test_where_memory_cannot_be_registered_the_batch_goes_over_tcp():
+    def register(memory):
+        raise DeviceError("ulimit -l")
+
+    stored = stored_table(np.random.default_rng(1), gear.Window(7), [30] * 5)
+    plan, selection = make_plan(stored.layout, (), 2, 7), stored.select(0, 2, 1, 60.0, 0, False, 0, (0, 0))
+    found = Extent(stored.layout, stored.segment).of(
+        selection.starts, selection.lengths, 7, (0, 0), selection.neighbours
+    )
+    session, pair = object.__new__(RdmaSession), Pair()
+    session._way, session._pool, session._talking = rdma_way.Way(), Pool(register), nullcontext
+    session._way.pair = pair
+    session._locate = lambda *_: (pair, Found(*found), _values(stored, found[2]), None, None)
+    out = np.zeros(plan.nbytes, np.uint8)
+    table = OpenTable(stored.table, stored.layout, stored.segment)
+    assert not session._bring(table, selection, plan, plan, slice(0, 2), out)
+    assert pair.closed
+    assert session._way.failures == 1
 
 
 class Region:
