@@ -39,7 +39,7 @@ class PackedPlans:
     def plan(self, lengths: npt.NDArray[np.int32]) -> Plan:
         """The plan of items of those lengths, int32[B]."""
         one, size = self._one, len(lengths)
-        total = int(np.minimum(lengths, one.length).sum(dtype=np.int64))
+        total = one.steps_of(lengths)
         if one.viewed:  # what is made on the way has several arrays, and masks
             longest = max(1, int(lengths.max(initial=1))) if self._varying else one.length
             return make_plan(self._layout, self._views, size, min(longest, one.length), total)

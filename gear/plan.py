@@ -95,6 +95,10 @@ class Plan(NamedTuple):
         """Whether draws follow priorities, so that importance weights differ from 1."""
         return isinstance(self.table.sampler, Prioritized)
 
+    def steps_of(self, lengths: npt.NDArray[np.int32]) -> int:
+        """`total` of a batch of these items, laid out as this one."""
+        return int(np.minimum(lengths, self.length).sum(dtype=np.int64)) if self.packed else -1
+
     def behind(self, items: int, steps: int) -> Plan:
         """The plan for what goes to the batch behind so many items; steps: theirs, if they are packed."""
         rows = self.rows.copy()

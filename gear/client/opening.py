@@ -55,7 +55,7 @@ def connect(
 
     session = open_session(address, token, timeout, path, curve_keys)
     try:
-        return Client(session, batches(device, session.path != "tcp"), device)
+        return Client(session, batches(device, session.maps), device)
     except BaseException:
         session.close()
         raise

@@ -140,7 +140,7 @@ class Reader:
         if out is not None and planned.plan is not None:
             out.reuse(planned.plan)
         into = None
-        if planned.plan is not None and planned.plan.nbytes > STRAIGHT and self._session.path == "tcp":
+        if planned.plan is not None and planned.plan.nbytes > STRAIGHT and not self._session.maps:
             into = np.empty(planned.plan.nbytes, np.uint8) if out is None else out.buffer
             wanted = replace(wanted, into=into)
         deadline = until(timeout)

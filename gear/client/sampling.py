@@ -101,7 +101,7 @@ class Sampling(State):
             return None
         kind = self._kinds.get(device)
         if kind is None:
-            kind = self._kinds[device] = batches(device, self._session.path != "tcp")
+            kind = self._kinds[device] = batches(device, self._session.maps)
         return kind
 
     def _claiming(self, reader: Reader, consumer: str | None) -> str:

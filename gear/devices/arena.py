@@ -62,8 +62,7 @@ class Arena:
     def strip(self, offset: int, stride: int, dtype: np.dtype, shape: tuple[int, ...]) -> Strip:
         """A column of all blocks, dtype[blocks, block_steps, *shape]."""
         layout = self.layout
-        inner = [math.prod(shape[axis + 1 :]) * dtype.itemsize for axis in range(len(shape))]
-        strides = (layout.device_block_bytes, stride, *inner)
+        strides = (layout.device_block_bytes, stride, *_dense(shape, dtype.itemsize))
         return Strip(
             self, np.ndarray((layout.blocks, layout.block_steps, *shape), dtype, self._shadow, offset, strides)
         )
@@ -166,6 +165,11 @@ def _plain(key: Any) -> bool:
     return all(isinstance(k, (int, slice)) for k in (key if isinstance(key, tuple) else (key,)))
 
 
+def _dense(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """Strides of an array without gaps, whose elements take `size` bytes."""
+    return tuple(math.prod(shape[axis + 1 :]) * size for axis in range(len(shape)))
+
+
 class DeviceValue:
     """Rows on a device, without gaps, as somebody gives them: dtype[n, *shape].
 
@@ -208,7 +212,7 @@ class DeviceValue:
 def device_value(value: Any) -> DeviceValue | None:
     """A value that lies on a device (torch's and CuPy's do, and what speaks DLPack); None for all others.
 
-    What the caller's stream of torch is still making is waited for.
+    What is still being made on the caller's stream of torch, or on the stream that the value names, is waited for.
     """
     torch = _torch()
     if torch is not None and isinstance(value, torch.Tensor):
@@ -218,20 +222,24 @@ def device_value(value: Any) -> DeviceValue | None:
         torch.cuda.current_stream(value.device).synchronize()
         name = str(value.dtype).removeprefix("torch.")
         dtype = np.dtype("uint16") if name == "bfloat16" else np.dtype(name)
-        return DeviceValue(value.data_ptr(), tuple(value.shape), dtype, (value, name))
+        return DeviceValue(value.data_ptr(), tuple(value.shape), dtype, value)
     interface = getattr(value, "__cuda_array_interface__", None)
     if interface is None:
         if torch is None or getattr(value, "__dlpack_device__", lambda: (1, 0))()[0] != _DLPACK_CUDA:
             return None
         return device_value(torch.from_dlpack(value))
-    if interface.get("strides") is not None:
-        dense = np.empty(interface["shape"], interface["typestr"]).strides
-        if tuple(interface["strides"]) != dense:
-            raise DeviceError(f"expected an array without gaps, got strides {interface['strides']}; copy it first")
-    return DeviceValue(int(interface["data"][0] or 0), tuple(interface["shape"]), np.dtype(interface["typestr"]), value)
+    shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
+    strides, stream = interface.get("strides"), interface.get("stream")
+    if strides is not None and tuple(strides) != _dense(shape, dtype.itemsize):
+        raise DeviceError(f"expected an array without gaps, got strides {strides}; copy it first")
+    if stream not in (None, _LEGACY):
+        seam.driver().settle(stream)
+    return DeviceValue(int(interface["data"][0] or 0), shape, dtype, value)
 
 
 _DLPACK_CUDA = 2
+_LEGACY = 1
+"""How an interface names the default stream, which copies are made on: behind all that is under way there."""
 
 
 def _torch() -> Any:

@@ -69,7 +69,7 @@ class Collector:
             As of `kernels.collect.collect`, on the device.
         """
         with self._lock:
-            for ready in self._made_ready(plan, items, total, len(neighbours) > 0, out):
+            for ready in self._made_ready(plan, items, total, len(neighbours) > 0, out, stream):
                 if isinstance(ready, GatherViews):
                     ready(self._mapped.span, starts, lengths, neighbours, out, stream)
                 else:
@@ -98,11 +98,14 @@ class Collector:
         there = cuda.to_device(out)  # what no column writes stays as it is
         begin, length = (cuda.to_device(np.ascontiguousarray(array)) for array in (starts, lengths))
         near = cuda.to_device(neighbours) if len(neighbours) else neighbours
-        self(plan, len(starts), steps_of(plan, lengths), begin, length, near, there, 0)
+        self(plan, len(starts), plan.steps_of(lengths), begin, length, near, there, 0)
         there.copy_to_host(out)
 
-    def _made_ready(self, plan: Plan, items: int, total: int, split: bool, out: Any) -> list[Gather | GatherViews]:
-        key = plan.rows.tobytes(), plan.pads.tobytes(), items, total, split, len(out)
+    def _made_ready(
+        self, plan: Plan, items: int, total: int, split: bool, out: Any, stream: Any
+    ) -> list[Gather | GatherViews]:
+        # Of each stream its own: launches on two of them would write to one scratch.
+        key = plan.rows.tobytes(), plan.pads.tobytes(), items, total, split, len(out), stream
         ready = self._ready.get(key)
         if ready is not None:
             self._ready.move_to_end(key)
@@ -134,11 +137,6 @@ class Collector:
         if parts:
             rows[0, r.MASK] = -1
         return [*parts, (rows, self._arena.memory.span)]
-
-
-def steps_of(plan: Plan, lengths: npt.NDArray[np.int32]) -> int:
-    """Steps of packed items together, -1 of padded ones."""
-    return int(np.clip(lengths, 0, plan.length).sum(dtype=np.int64)) if plan.packed else -1
 
 
 def _column_on_device(layout: Layout, view: Any) -> bool:

@@ -206,9 +206,9 @@ class Driver:
         """Copy device memory to memory of the host; it is there afterwards."""
         self._call("cuMemcpyDtoH_v2", ctypes.c_void_p(target), ctypes.c_uint64(address), ctypes.c_size_t(nbytes))
 
-    def settle(self) -> None:
-        """Wait until all that was put is there."""
-        self._call("cuStreamSynchronize", None)
+    def settle(self, stream: int = 0) -> None:
+        """Wait until all that was put is there, or whatever is under way on another stream."""
+        self._call("cuStreamSynchronize", ctypes.c_void_p(stream))
 
     def export(self, address: int) -> bytes:
         """What another process of this machine opens allocated memory by."""

@@ -1,4 +1,4 @@
-"""What one client's kernels read: a collector for each of its tables and devices, and pins whose rows are being read.
+"""What one client's kernels read: a collector for each of its tables and devices.
 
 Needs no torch: a learner that takes NumPy arrays has columns of a device gathered too.
 """
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 _lock = threading.Lock()
 _collectors: weakref.WeakKeyDictionary[OpenTable, dict[int, Collector]] = weakref.WeakKeyDictionary()
-_reading: weakref.WeakKeyDictionary[OpenTable, dict[int, int]] = weakref.WeakKeyDictionary()
 
 
 def collector_of(table: OpenTable, number: int) -> Collector:
@@ -34,21 +33,3 @@ def collector_of(table: OpenTable, number: int) -> Collector:
             weakref.finalize(table, mapped.close)
             mine[number] = Collector(table.layout, mapped, table.arena, number)
         return mine[number]
-
-
-def begin_reading(table: OpenTable, pin: int) -> None:
-    """Kernels are about to read rows of a pin; see `OpenTable.reading`."""
-    with _lock:
-        counts = _reading.setdefault(table, {})
-        counts[pin] = counts.get(pin, 0) + 1
-        table.reading.add(pin)
-
-
-def end_reading(table: OpenTable, pin: int) -> None:
-    """Kernels of one gathering are through."""
-    with _lock:
-        counts = _reading[table]
-        counts[pin] -= 1
-        if not counts[pin]:
-            del counts[pin]
-            table.reading.discard(pin)

@@ -20,6 +20,8 @@ from gear.errors import GearError
 from gear.storage.memory import SHARED, size_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gear.devices.driver import Device, Driver
 
 _PEER = Path("/sys/module/nvidia_peermem")
@@ -87,10 +89,10 @@ def _host_memory() -> str:
     return f"limits: memlock {allowed}, {SHARED} {size_text(stat.f_bavail * stat.f_frsize)} free"
 
 
-def _tried(attempt: object) -> str:
+def _tried(attempt: Callable[[], str]) -> str:
     try:
-        return attempt()  # type: ignore[operator, no-any-return]
-    except GearError as error:
+        return attempt()
+    except (GearError, subprocess.TimeoutExpired) as error:
         return f"no: {error}"
 
 
@@ -110,7 +112,8 @@ def _try_sharing(driver: Driver, device: Device) -> str:
     finally:
         driver.free(address)
     if ended.returncode:
-        return f"no: another process could not open it: {ended.stderr.strip().splitlines()[-1:]}"
+        why = ended.stderr.strip().splitlines() or [f"it ended with {ended.returncode}"]
+        return f"no: another process could not open it: {why[-1]}"
     return "works"
 
 

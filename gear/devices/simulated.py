@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from gear.devices.driver import Device, Driver
 from gear.errors import DeviceError
 from gear.storage import memory
+from gear.storage.regions import up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 MEMORY = 1 << 30
 """Bytes that each device has."""
+
+PAGE = 4096
 
 
 class Simulated(Driver):
@@ -74,7 +77,7 @@ class Simulated(Driver):
     def allocate(self, nbytes: int, owner: str) -> int:
         """A shared segment."""
         path = memory.SHARED / f"gear-simulated-{os.getpid()}-{secrets.token_hex(8)}"
-        return self._keep(path, memory.create(path, memory_pages(nbytes), owner))
+        return self._keep(path, memory.create(path, up(max(1, nbytes), PAGE), owner))
 
     def free(self, address: int) -> None:
         """Remove the segment."""
@@ -91,7 +94,7 @@ class Simulated(Driver):
         """Copy at once."""
         ctypes.memmove(target, address, nbytes)
 
-    def settle(self) -> None:
+    def settle(self, stream: int = 0) -> None:
         """Nothing is under way."""
 
     def export(self, address: int) -> bytes:
@@ -105,7 +108,7 @@ class Simulated(Driver):
         try:
             if path.parent != memory.SHARED or not path.name.startswith("gear-simulated-"):
                 raise OSError(f"{path} is no memory of a simulated device")
-            return self._keep(None, memory.attach(path, memory_pages(nbytes)))
+            return self._keep(None, memory.attach(path, up(max(1, nbytes), PAGE)))
         except OSError as error:
             raise DeviceError(f"device memory of the server cannot be opened: {error}") from None
 
@@ -124,8 +127,3 @@ class Simulated(Driver):
         with self._lock:
             self._made[address] = path, array
         return address
-
-
-def memory_pages(nbytes: int) -> int:
-    """A size in whole pages."""
-    return -(-max(1, nbytes) // 4096) * 4096

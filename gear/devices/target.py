@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from gear.devices.collecting import steps_of
 from gear.devices.reading import collector_of
 from gear.devices.streams import for_kernels
 
@@ -63,7 +62,7 @@ class Target:
             if self._taken:
                 stream.follow(self._free)
                 self._taken = False
-            collector(plan, len(starts), steps_of(plan, lengths), *given, for_kernels(self.memory), stream.numba)
+            collector(plan, len(starts), plan.steps_of(lengths), *given, for_kernels(self.memory), stream.numba)
             stream.record(self.done)
             self._begun = True
 

@@ -18,7 +18,7 @@ import zmq
 from gear.errors import GearError
 from gear.plan import ALIGN
 from gear.transport.messages import PIECE
-from gear.transport.pieces import split, steps_of
+from gear.transport.pieces import split
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -146,7 +146,7 @@ def _gather(work: _Work, begin: int, end: int) -> None:
     plan, starts, lengths = job.plan, job.starts, job.lengths
     try:
         if begin:
-            plan = plan.behind(begin, steps_of(plan, lengths[:begin]))
+            plan = plan.behind(begin, plan.steps_of(lengths[:begin]))
         elif out.base is not None:
             for field in plan.regions:  # what lies between columns was this process's memory
                 gap = field.offset + field.nbytes

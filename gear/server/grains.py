@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gear.plan import Plan, make_plan
 from gear.transport.per_plan import PerPlan
-from gear.transport.pieces import grains, steps_of
+from gear.transport.pieces import grains
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,7 +46,7 @@ def _cut(layout: Layout, plan: Plan, lengths: npt.NDArray[np.int32]) -> list[Gra
         size = items.stop - items.start
         small = made.get(size)
         if small is None:
-            small = make_plan(layout, plan.views, size, plan.length, steps_of(plan, lengths[items]))
+            small = make_plan(layout, plan.views, size, plan.length, plan.steps_of(lengths[items]))
             if not plan.packed:
                 made[size] = small
         ends = [region.offset for region in small.regions[1:]] + [small.nbytes]

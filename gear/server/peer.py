@@ -58,6 +58,11 @@ class Regions:
             kept.clear()
 
 
+def next_key(window: Any) -> int:
+    """The key to bind a window with: each binding changes the tag in the lowest byte."""
+    return int(window.rkey & ~0xFF) | ((window.rkey + 1) & 0xFF)
+
+
 class Peer:
     """A queue pair connected to the client's.
 
@@ -99,7 +104,7 @@ class Peer:
         bindings, said = [], []
         for begin, end in zip(begins, ends, strict=True):
             window = v.MW(self._device.domain, e.IBV_MW_TYPE_2)
-            key = (window.rkey & ~0xFF) | ((window.rkey + 1) & 0xFF)  # a binding changes the tag in the lowest byte
+            key = next_key(window)
             address, nbytes = origin + int(blocks[begin]) * size, (end - begin) * size
             bindings.append((window, key, v.MWBindInfo(region, address, nbytes, e.IBV_ACCESS_REMOTE_WRITE)))
             said.append((end - begin, address, key))

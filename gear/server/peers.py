@@ -124,7 +124,9 @@ class Peers:
                     )
         return self._writes
 
-    def _peer(self, client: Client) -> Peer:
+    def _peer(self, client: Client, hosted: Hosted) -> Peer:
+        if hosted.stored.arena is not None:
+            raise DeviceError("some columns of this table lie on a GPU: its rows go over TCP")
         if client.peer is None:
             raise DeviceError("this client has no queue pair here; dial first")
         return client.peer
@@ -133,7 +135,7 @@ class Peers:
 
     def _locate(self, client: Client, request: int, body: m.Locate, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)
-        self._peer(client)
+        self._peer(client, hosted)
         stored = hosted.stored
         starts = wire.array(parts[1], np.int64, m.MAX_ITEMS, "Locate starts")
         lengths = wire.array(parts[2], np.int32, m.MAX_ITEMS, "Locate lengths")
@@ -161,7 +163,7 @@ class Peers:
 
     def _place(self, client: Client, request: int, body: m.Place, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)
-        peer, stored = self._peer(client), hosted.stored
+        peer, stored = self._peer(client, hosted), hosted.stored
         if not self._may_write():
             raise ProtocolError("Place: this server's device does not confine writers; send the rows along")
         grant = stored.lease(row, body.blocks, body.slots)

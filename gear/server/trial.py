@@ -12,6 +12,7 @@ import os
 
 import numpy as np
 
+from gear.server.peer import PAGE, next_key
 from gear.transport.rdma_chains import Transfer
 from gear.transport.rdma_device import device
 from gear.transport.rdma_queue import Broken, Key, QueuePair
@@ -19,8 +20,6 @@ from gear.transport.verbs import verbs
 
 TRUST = "GEAR_RDMA_WRITES"
 """Variable of the server: ``trusted`` lets clients write also where windows do not confine them."""
-
-PAGE = 4096
 
 
 @functools.cache
@@ -42,7 +41,7 @@ def confines() -> bool:
     try:
         owner.connect(writer.end, e.IBV_ACCESS_REMOTE_WRITE)
         writer.connect(owner.end, e.IBV_ACCESS_LOCAL_WRITE)
-        key = (window.rkey & ~0xFF) | ((window.rkey + 1) & 0xFF)
+        key = next_key(window)
         owner.bind([(window, key, v.MWBindInfo(under, memory.ctypes.data, PAGE, e.IBV_ACCESS_REMOTE_WRITE))])
         far, own = Key(memory.ctypes.data, key), (source.ctypes.data, near.lkey)
         writer.write([Transfer(0, 0, PAGE)], own, far)

@@ -87,8 +87,8 @@ class OpenTable:
     segment : uint8[layout.nbytes], writable; leased blocks and slots are written here. Shared with the shard that owns
         the table, or private where rows travel.
     lost : slots of this client whose open trajectory was evicted or closed; its writer starts a new piece.
-    reading : pins whose rows are being read from the segment right now (`mapped`); a session told that a pin
-        has ended marks it revoked and lets go of it at once unless it is being read.
+    reading : pins whose rows are being read from the segment right now (`mapped`), as often as they are; a session
+        told that a pin has ended marks it revoked and lets go of it at once unless it is being read.
     recall : set by the client: takes a number of blocks and returns idle leases up to it. A session whose
         shard calls leases back calls it and gives back what it returns.
     row : the number by which the shard knows this client when it opened the table.
@@ -99,7 +99,7 @@ class OpenTable:
     layout: Layout
     segment: npt.NDArray[np.uint8]
     lost: set[int] = field(default_factory=set)
-    reading: set[int] = field(default_factory=set)
+    reading: list[int] = field(default_factory=list)
     recall: Callable[[int], Grant] | None = None
     row: int = 0
     arena: Arena | None = None
@@ -123,6 +123,8 @@ class Service(Protocol):
     """
 
     path: str
+    maps: bool
+    """Whether rows are read where they are stored, so that kernels of a GPU can too."""
 
     def create_table(self, table: Table, timeout: float | None) -> OpenTable:
         """Create, or find an equal one. Raises TableMismatch, InsufficientMemory, DeviceError."""

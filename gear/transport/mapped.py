@@ -42,6 +42,8 @@ def _kernels() -> Callable[..., None]:
 class Mapped(ABC):
     """The part of a `Session` that reads `OpenTable.segment`."""
 
+    maps = True
+
     @abstractmethod
     def revoked(self, table: OpenTable, selection: Selection) -> bool:
         """Whether the pin has been taken back."""
@@ -68,7 +70,7 @@ class Mapped(ABC):
             return self._gather_there(table, selection, plan.behind(first, steps) if first else plan, out)
         collect = (_collect or _kernels()) if table.arena is None else _by_device(table)
         pin, placed = selection.pin, plan.behind(first, steps) if first else plan
-        table.reading.add(pin)
+        table.reading.append(pin)
         try:
             if self.revoked(table, selection):
                 return False
@@ -81,14 +83,12 @@ class Mapped(ABC):
             while presence is not None and not presence.unchanged and not self.revoked(table, selection):
                 collect(*rows)
         finally:
-            table.reading.discard(pin)
+            table.reading.remove(pin)
         return not self.revoked(table, selection)
 
     def _gather_there(self, table: OpenTable, selection: Selection, plan: Plan, out: Target) -> bool:
         """The same into memory of a GPU, which reads rows until its event: so long the pin counts as being read."""
-        from gear.devices.reading import begin_reading, end_reading
-
-        begin_reading(table, selection.pin)
+        table.reading.append(selection.pin)
         try:
             if self.revoked(table, selection):
                 return False
@@ -103,11 +103,16 @@ class Mapped(ABC):
                     out.gather(table, plan, selection, neighbours)
                     out.wait()
         finally:
-            out.stream.after(partial(end_reading, table, selection.pin))
+            out.stream.after(partial(_through, table, selection.pin))
         if self.revoked(table, selection):
             out.stream.drain()  # whoever lets go of the pin now does so behind the kernels
             return False
         return True
+
+
+def _through(table: OpenTable, pin: int) -> None:
+    """Kernels of one gathering are through; until now they needed the table's memory."""
+    table.reading.remove(pin)
 
 
 def _by_device(table: OpenTable) -> Callable[..., None]:

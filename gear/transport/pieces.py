@@ -65,11 +65,6 @@ def cut(plan: Plan, lengths: npt.NDArray[np.int32], nbytes: int) -> list[slice]:
     return [slice(int(a), int(b)) for a, b in zip(bounds, bounds[1:], strict=False)]
 
 
-def steps_of(plan: Plan, lengths: npt.NDArray[np.int32]) -> int:
-    """`Plan.total` of a batch of these items laid out as `plan` does."""
-    return int(np.minimum(lengths, plan.length).sum(dtype=np.int64)) if plan.packed else -1
-
-
 def too_large(plan: Plan) -> bool:
     """Whether a piece is larger than anybody needs to ask for."""
     return (plan.size > 1 and plan.nbytes > LARGEST + longest(plan)) or (plan.viewed and plan.nbytes > MOST)

@@ -15,8 +15,6 @@ from gear.errors import DeviceError, PinLost, ProtocolError
 from gear.kernels import records as r
 from gear.plan import late_columns
 from gear.transport import messages as m
-from gear.transport.mapped import _kernels
-from gear.transport.pieces import steps_of
 from gear.transport.rdma_device import device, enter, leave
 from gear.transport.rdma_mirror import SHORT, Found, Mirror
 from gear.transport.rdma_outbox import RdmaOutbox
@@ -33,9 +31,11 @@ if TYPE_CHECKING:
 
     from gear.batch import Selection
     from gear.plan import Plan
+    from gear.schema import Table
     from gear.storage.layout import Layout
     from gear.transport.base import OpenTable
     from gear.transport.conversation import Call, Conversation
+    from gear.transport.staged import StagedOutbox
 
 PIECE = 32 << 20
 """Bytes of blocks that are brought at a time, as far as whole items allow."""
@@ -88,7 +88,9 @@ class RdmaSession(TcpSession):
         """Figures of the server and of each table, and of the way."""
         return {**super().info(timeout), "way": {**self._way.info(), "buffers": self._pool.made}}
 
-    def _box(self, talk: Conversation, table: OpenTable) -> RdmaOutbox:
+    def _box(self, talk: Conversation, table: OpenTable) -> StagedOutbox:
+        if on_device(table.table):
+            return super()._box(talk, table)
         return RdmaOutbox(talk, table, self._way, self._register)
 
     @staticmethod
@@ -118,19 +120,19 @@ class RdmaSession(TcpSession):
         pin = selection.pin
         if not reads(plan) or (table.layout.index, pin) in self._early:
             return super().gather(table, selection, plan, out, first, steps)
-        table.reading.add(pin)
+        table.reading.append(pin)
         try:
             if self.revoked(table, selection):
                 return False
             for items in cut(table.layout, plan, selection.lengths):
-                before = steps + steps_of(plan, selection.lengths[: items.start]) if plan.packed else 0
+                before = steps + plan.steps_of(selection.lengths[: items.start]) if plan.packed else 0
                 placed = plan.behind(first + items.start, before) if first + items.start else plan
                 if not self._bring(table, selection, plan, placed, items, out):
                     return super().gather(table, selection, plan, out, first, steps)
         except PinLost:
             return False
         finally:
-            table.reading.discard(pin)
+            table.reading.remove(pin)
         return not self.revoked(table, selection)
 
     def _bring(
@@ -143,14 +145,21 @@ class RdmaSession(TcpSession):
         out: npt.NDArray[np.uint8],
     ) -> bool:
         """Gather some items; False if the way broke."""
-        collect, layout = _kernels(), table.layout
+        from gear.kernels.collect import collect  # who only inserts never imports the compiler
+
+        layout = table.layout
         starts, lengths = selection.starts[items], selection.lengths[items]
         located = self._locate(table, selection, plan, starts, lengths)
         if located is None:
             return False
         pair, found, values, arena, trajectories = located
         mirror = Mirror(layout, found)
-        buffer = self._pool.take(mirror.nbytes)
+        try:
+            buffer = self._pool.take(mirror.nbytes)
+        except DeviceError as error:  # so much memory may not be locked
+            with self._talking():
+                self._way.broke(pair, str(error))
+            return False
         near = buffer.memory.ctypes.data, buffer.region.lkey
         rows, wide = mirror.transfers()
         try:
@@ -200,11 +209,16 @@ class RdmaSession(TcpSession):
 def reads(plan: Plan) -> bool:
     """Whether the rows of a batch are read by its reader; else the server gathers and sends them.
 
-    It does where blocks are short or hold rows side by side of which items take single ones, and for late columns,
-    which may change while they are read.
+    It does where blocks are short or hold rows side by side of which items take single ones, for late columns, which
+    may change while they are read, and where some rows lie on a GPU.
     """
     short = int(plan.rows[0, r.BLOCK_BYTES]) < SHORT
-    return not (short or plan.stepwise or late_columns(plan.table, plan.views))
+    return not (short or plan.stepwise or late_columns(plan.table, plan.views) or on_device(plan.table))
+
+
+def on_device(table: Table) -> bool:
+    """Whether rows of a table lie on a GPU, where no adapter reaches them; a block of it on the host holds a part."""
+    return any(column.placement == "device" for column in table.columns)
 
 
 def cut(layout: Layout, plan: Plan, lengths: npt.NDArray[np.int32]) -> list[slice]:

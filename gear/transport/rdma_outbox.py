@@ -146,25 +146,20 @@ class RdmaOutbox(StagedOutbox):
         count = min(int(np.searchsorted(named, len(blocks), "right")), len(slots))
         if not count:
             return 0, 0
-        whole = count == len(part.entries)
-        pair, now = self._way.pair, part if whole else part.split(count)
-        if pair is None or not self._write(pair, now, windows) or not self.talk.link.up:
-            if not whole:
-                part.entries = np.concatenate((now.entries, part.entries))
-                part.blocks = np.concatenate((now.blocks, part.blocks))
-                part.priorities = np.concatenate((now.priorities, part.priorities))
+        pair, taken = self._way.pair, int(named[count - 1])
+        if pair is None or not self._write(pair, part.blocks[:taken], windows) or not self.talk.link.up:
             part.along = True
             return 0, 0
-        if whole:
+        if count == len(part.entries):
             self._line.popleft()
         else:
+            part = part.split(count)
             self.flying += 1
-        taken = len(now.blocks)
-        self._land(now, blocks[:taken], slots[:count])
+        self._land(part, blocks[:taken], slots[:count])
         return taken, count
 
-    def _write(self, pair: QueuePair, part: _Part, windows: npt.NDArray[np.int64]) -> bool:
-        """Write the rows of a message to the first blocks that windows show; False if the way broke."""
+    def _write(self, pair: QueuePair, blocks: npt.NDArray[np.int32], windows: npt.NDArray[np.int64]) -> bool:
+        """Write blocks of the stage to the first blocks that windows show; False if the way broke."""
         size, at = self.stage.blocks.shape[1], 0
         try:
             if self._region is None:
@@ -173,7 +168,7 @@ class RdmaOutbox(StagedOutbox):
                 self._region = self._register(memory)
             near = self.stage.blocks.ctypes.data, self._region.lkey
             for count, address, key in windows.tolist():
-                mine = part.blocks[at : at + count].astype(np.int64)
+                mine = blocks[at : at + count].astype(np.int64)
                 if not len(mine):
                     break
                 moves: list[Transfer] = runs(mine * size, np.arange(len(mine), dtype=np.int64) * size, size)
@@ -183,7 +178,7 @@ class RdmaOutbox(StagedOutbox):
             self._way.broke(pair, str(error))
             return False
         self._way.went_well()
-        self._way.figures["written_bytes"] += len(part.blocks) * size
+        self._way.figures["written_bytes"] += len(blocks) * size
         return True
 
     def _land(self, part: _Part, blocks: npt.NDArray[np.int32], slots: npt.NDArray[np.int32]) -> None:

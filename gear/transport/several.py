@@ -32,7 +32,6 @@ from gear.totals import total
 from gear.transport import messages as m
 from gear.transport.base import OpenTable, table_not_found
 from gear.transport.each import Each
-from gear.transport.pieces import steps_of
 from gear.transport.remote import deadline_of, expect
 from gear.transport.spread import SpreadTable
 
@@ -62,7 +61,8 @@ class Several(Each):
         super().__init__(sessions)
         self._count = count
         self._opened: dict[str, OpenTable] = {}
-        self.path = next(iter(sessions.values())).path
+        first = next(iter(sessions.values()))
+        self.path, self.maps = first.path, first.maps
 
     # Tables
 
@@ -225,7 +225,7 @@ class Several(Each):
             if part.size:
                 session, opened = self._sessions[part.shard], spread.opened[part.shard]
                 try:
-                    before = steps + steps_of(plan, selection.lengths[:begin]) if plan.packed else 0
+                    before = steps + plan.steps_of(selection.lengths[:begin]) if plan.packed else 0
                     if not session.gather(opened, items, spread.plan(part.shard, plan), out, first + begin, before):
                         return False
                 except ConnectionLost:  # its rows are gone with it

@@ -22,7 +22,7 @@ from gear.storage.layout import Grant, Layout
 from gear.transport import messages as m
 from gear.transport.arriving import PLACED
 from gear.transport.per_plan import PerPlan
-from gear.transport.pieces import GRAIN, Piece, along, cut, grains, most, place, places, runs, steps_of
+from gear.transport.pieces import GRAIN, Piece, along, cut, grains, most, place, places, runs
 from gear.transport.reach import refuses
 from gear.transport.remote import LEAST, deadline_of, expect
 from gear.transport.session import RemoteSession
@@ -56,7 +56,7 @@ _PLANS = 1024
 class TcpSession(RemoteSession):
     """A `Session` with a shard anywhere."""
 
-    path = "tcp"
+    path, maps = "tcp", False
     bulk = True
     listed: Callable[[], bool | None] = staticmethod(lambda: None)
     """Whether the server still lists this shard, which may be being started again; None if it cannot be asked."""
@@ -224,7 +224,7 @@ class TcpSession(RemoteSession):
     def _part(self, table: OpenTable, lengths: npt.NDArray[np.int32], piece: Piece, items: slice) -> Piece:
         """Some of the items of a piece; `lengths` are those of all items, int32[B]."""
         own, begin = lengths[piece.items], piece.items.start
-        before = steps_of(piece.plan, own[: items.start]) if piece.plan.packed else 0
+        before = piece.plan.steps_of(own[: items.start]) if piece.plan.packed else 0
         return Piece(
             self._plan(table, piece.plan, own[items]),
             slice(begin + items.start, begin + items.stop),
@@ -288,7 +288,7 @@ class TcpSession(RemoteSession):
         if size == whole.size:
             return whole
         if whole.packed:
-            return make_plan(table.layout, whole.views, size, whole.length, steps_of(whole, lengths))
+            return make_plan(table.layout, whole.views, size, whole.length, whole.steps_of(lengths))
         key = (table.layout.index, _shape(whole), size)
         plan = self._plans.get(key)
         if plan is None:

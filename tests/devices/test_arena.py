@@ -68,10 +68,11 @@ def test_another_process_opens_it_by_its_handle_and_a_strange_one_is_refused(are
 class OnCard:
     """An array that lies on a device, as far as it says."""
 
-    def __init__(self, array: np.ndarray) -> None:
+    def __init__(self, array: np.ndarray, **more: int) -> None:
         self.array = array
         interface = {"shape": array.shape, "typestr": array.dtype.str, "data": (array.ctypes.data, False), "version": 3}
-        self.__cuda_array_interface__ = interface | {"strides": None if array.flags.c_contiguous else array.strides}
+        interface["strides"] = None if array.flags.c_contiguous else array.strides
+        self.__cuda_array_interface__ = interface | more
 
 
 def test_values_on_a_device_are_copied_there_and_never_seen_by_the_host(arena, monkeypatch):
@@ -88,3 +89,14 @@ def test_values_on_a_device_are_copied_there_and_never_seen_by_the_host(arena, m
     assert device_value(array) is None
     with pytest.raises(DeviceError, match="without gaps"):
         device_value(OnCard(array[:, :2]))
+
+
+def test_the_stream_that_makes_a_value_is_waited_for(monkeypatch):
+    waited = []
+    monkeypatch.setattr(seam.driver(), "settle", waited.append)
+    array = np.zeros(4)
+    device_value(OnCard(array))
+    device_value(OnCard(array, stream=1))  # copies are made on this one
+    assert waited == []
+    device_value(OnCard(array, stream=0xABC))
+    assert waited == [0xABC]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ import pytest
 
 import gear
 from gear.client.device_batch import DeviceBatch
-from gear.devices import reading, streams
+from gear.devices import collecting, reading, streams
 from gear.devices.arena import DeviceValue
+from gear.plan import make_plan
+from gear.storage.layout import Layout
 from gear.transport.inproc import InprocSession
 from tests.devices.test_arena import OnCard
 
@@ -168,6 +171,51 @@ def test_a_pin_is_let_go_of_only_when_its_kernels_are_through(monkeypatch):
         assert not opened.reading
 
 
+def test_a_pin_that_two_read_counts_as_being_read_until_both_are_through(monkeypatch):
+    with gear.embedded([table(gear.Window(4))], device="cuda:0") as client:
+        fill(client)
+        kernels = Kernels(monkeypatch)
+        selection = client.select(3)
+        client.collect(selection)
+        opened = client._tables.reader("t", None, None).open
+        assert kernels.waits.wait(10)
+        client.collect(selection, device="cpu")  # by the host, which is through first
+        assert opened.reading == [selection.pin]
+        kernels.through.set()
+        streams.drain_all()
+        assert opened.reading == []
+
+
+def test_where_rows_travel_a_batch_is_copied_to_the_gpu_and_no_kernel_looks_for_them():
+    from gear.client.kinds import batches
+    from gear.transport.rdma import RdmaSession
+    from gear.transport.shm import ShmSession
+    from gear.transport.tcp import TcpSession
+
+    kinds = [batches("cuda:0", one.maps) for one in (ShmSession, TcpSession, RdmaSession)]
+    assert [getattr(kind, "on_device", False) for kind in kinds] == [True, False, False]
+
+
+def test_gathers_on_two_streams_share_no_scratch(monkeypatch):
+    used = []
+
+    class Gather:
+        def __init__(self, *given: Any) -> None:
+            self.scratch = object()
+
+        def __call__(self, *given: Any) -> None:
+            used.append(self.scratch)
+
+    monkeypatch.setattr(collecting, "Gather", Gather)
+    layout = Layout(table(gear.Window(4)))
+    collector = collecting.Collector(layout, SimpleNamespace(span=b""), None, 0)
+    plan = make_plan(layout, (), 3, 4)
+    for stream in (0, "another", 0):
+        collector(plan, 3, -1, b"", b"", b"", b"", stream)
+    assert used[0] is used[2]
+    assert used[0] is not used[1]
+
+
 def test_a_selection_is_released_behind_what_is_being_collected_of_it(monkeypatch):
     with gear.embedded([table(gear.Window(4))], device="cuda:0") as client:
         fill(client)
@@ -269,6 +317,8 @@ def test_a_learner_of_numpy_arrays_needs_no_torch():
     code = """
 import sys, numpy as np, gear
 from gear.client.client import Client
+from gear.plan import make_plan
+from gear.storage.layout import Layout
 from gear.transport.inproc import InprocSession
 table = gear.Table("t", [gear.Column("x", placement="device")], gear.Steps(20))
 with Client(InprocSession([table], "GPU-simulated-0")) as client:

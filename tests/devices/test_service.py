@@ -11,6 +11,7 @@ import pytest
 
 import gear
 from gear.client.device_batch import DeviceBatch
+from gear.devices import streams
 from gear.storage import memory
 from tests.devices.test_arena import OnCard
 from tests.transport.conftest import _serve
@@ -61,6 +62,8 @@ def train(client: gear.Client, name: str, learner: gear.Client) -> list[tuple[An
             seen.append((low, batch.probabilities, np.asarray(batch.weights), np.asarray(batch.mask), *arrays))
             learner.update_priorities(batch.ids, np.abs(arrays[0].reshape(len(batch.ids), -1).sum(1)).astype(float))
         learner.release(learner.select(2, name), delivered=False)
+        streams.drain_all()
+        learner.info()  # carries what was let go of: a pin decides which blocks the next insert gets
     return seen
 
 

@@ -32,10 +32,10 @@ def test_pieces_make_the_whole(embed, monkeypatch, piece, frame, packed):
     assert [k for part in parts for k in range(13)[part]] == list(range(13))
     for part in parts:
         starts, lengths = selection.starts[part].copy(), selection.lengths[part].copy()
-        small = make_plan(opened.layout, views, len(starts), plan.length, pieces.steps_of(plan, lengths))
+        small = make_plan(opened.layout, views, len(starts), plan.length, plan.steps_of(lengths))
         memory = np.zeros(small.nbytes, np.uint8)
         collect(opened.segment, small, starts, lengths, selection.neighbours, memory)
-        before = pieces.steps_of(plan, selection.lengths[: part.start])
+        before = plan.steps_of(selection.lengths[: part.start])
         piece = pieces.Piece(small, part, part.start, before)
         pieces.place(pieces.split(memory.data), pieces.places(pieces.runs([piece], plan), out))
     for field in plan.regions:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,15 +15,19 @@ import gear
 from gear.errors import DeviceError
 from gear.kernels.collect import collect
 from gear.plan import make_plan
+from gear.server.peers import Peers
+from gear.storage import memory
 from gear.storage.extent import Extent
 from gear.storage.fields import BEGIN, CONTINUED, CONTINUES, END, HAS_FINAL, TERMINATED
-from gear.storage.layout import COMMIT_ENTRY
+from gear.storage.layout import COMMIT_ENTRY, Layout
 from gear.storage.table import StoredTable
 from gear.transport import messages as m
 from gear.transport import rdma_chains, rdma_way, verbs
-from gear.transport.rdma import cut, reads
+from gear.transport.base import OpenTable
+from gear.transport.rdma import RdmaSession, cut, reads
 from gear.transport.rdma_mirror import Found, Mirror, short_columns
 from gear.transport.rdma_pool import LEAST, Pool
+from gear.transport.staged import StagedOutbox
 
 SIZE = 64
 
@@ -170,6 +176,42 @@ def test_short_rows_are_not_read():
     assert not reads(make_plan(StoredTable(table).layout, (), 3, 4))
     table = gear.Table("t", (gear.Column("x", (1000,)),), gear.Steps(100), item=gear.Step(0))
     assert not reads(make_plan(StoredTable(table).layout, (), 3, 1))
+
+
+def test_rows_of_which_some_lie_on_a_gpu_go_over_tcp():
+    columns = (gear.Column("x", (1000,)), gear.Column("y", (1000,), placement="device"))
+    table = gear.Table("t", columns, gear.Steps(100), item=gear.Window(4), block_steps=4)
+    layout = Layout(table, staged=True)  # as a client has it from which rows travel
+    assert not reads(make_plan(layout, (), 3, 4))
+    on_host = gear.Table("t", columns[:1], gear.Steps(100), item=gear.Window(4), block_steps=4)
+    assert reads(make_plan(Layout(on_host, staged=True), (), 3, 4))
+    box = RdmaSession._box(object.__new__(RdmaSession), None, OpenTable(table, layout, memory.sparse(layout.nbytes)))
+    assert type(box) is StagedOutbox
+    stored = SimpleNamespace(arena="there")
+    peers = Peers(lambda client, index: (SimpleNamespace(stored=stored), 0), None, None)
+    for body, frames in ((m.Locate(0, 1, 1, 0, 0), [b"", bytes(8), bytes(4)]), (m.Place(0, 1, 1, 1), [b""])):
+        with pytest.raises(DeviceError, match="over TCP"):
+            peers.handlers()[type(body)](SimpleNamespace(peer="dialed"), 1, body, frames)
+
+
+def test_where_memory_cannot_be_registered_the_batch_goes_over_tcp():
+    def register(memory):
+        raise DeviceError("ulimit -l")
+
+    stored = stored_table(np.random.default_rng(1), gear.Window(7), [30] * 5)
+    plan, selection = make_plan(stored.layout, (), 2, 7), stored.select(0, 2, 1, 60.0, 0, False, 0, (0, 0))
+    found = Extent(stored.layout, stored.segment).of(
+        selection.starts, selection.lengths, 7, (0, 0), selection.neighbours
+    )
+    session, pair = object.__new__(RdmaSession), Pair()
+    session._way, session._pool, session._talking = rdma_way.Way(), Pool(register), nullcontext
+    session._way.pair = pair
+    session._locate = lambda *_: (pair, Found(*found), _values(stored, found[2]), None, None)
+    out = np.zeros(plan.nbytes, np.uint8)
+    table = OpenTable(stored.table, stored.layout, stored.segment)
+    assert not session._bring(table, selection, plan, plan, slice(0, 2), out)
+    assert pair.closed
+    assert session._way.failures == 1
 
 
 class Region:

@@ -31,10 +31,10 @@ def test_an_expired_pin_is_kept_while_it_is_being_read(session, open_session, na
     opened = session.create_table(table(name), 5.0)
     insert(session, opened, 1)
     selection = session.select(opened, Wanted(1, 1, 0.05), 5.0)
-    opened.reading.add(selection.pin)
+    opened.reading.append(selection.pin)
     other = open_session()
     eventually(lambda: session.revoked(opened, selection), "the pin was revoked")
     assert figures(other, name)["pins"] == 1
-    opened.reading.discard(selection.pin)
+    opened.reading.remove(selection.pin)
     session.release(opened, selection, False)
     eventually(lambda: figures(other, name)["pins"] == 0, "the pin ended")

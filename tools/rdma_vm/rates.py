@@ -16,26 +16,31 @@ from gear.transport.rdma_device import device, enter, leave
 from gear.transport.rdma_queue import Key, QueuePair
 from gear.transport.verbs import verbs
 
-PORT, TOTAL = 18519, {1 << 20: 20 << 20, 4096: 4 << 20}
+PORT, ATTEMPTS, TOTAL = 18519, 5, {1 << 20: 20 << 20, 4096: 4 << 20}
 
 
 def perftest(program: str, size: int, count: int) -> float:
     """MB/s, by perftest."""
     command = [program, "-d", device().name, "-x", str(device().gid_index), "-s", str(size), "-n", str(count), "-F"]
     command += ["-p", str(PORT)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    # Line by line, so that it is heard saying that it waits. It listens a moment later: who comes before asks again.
+    server = subprocess.Popen(["stdbuf", "-oL", *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert server.stdout is not None
     try:
-        for _ in range(50):
+        said = iter(server.stdout)
+        while "Waiting for client" not in next(said, "Waiting for client"):
+            pass
+        for _ in range(ATTEMPTS):
             done = subprocess.run([*command, "127.0.0.1"], capture_output=True, text=True)
             if done.returncode == 0:
                 break
-            time.sleep(0.2)
         rows = [line.split() for line in done.stdout.splitlines()]
         found = [float(row[3]) for row in rows if len(row) >= 5 and row[0] == str(size)]
         return found[0] * (1 << 20) / 1e6 if found else float("nan")
     finally:
         server.kill()
         server.wait()
+        server.stdout.close()
 
 
 def ours(verb: str, size: int, count: int) -> float:
