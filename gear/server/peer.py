@@ -8,7 +8,7 @@ import numpy as np
 
 from gear.transport.rdma_device import device
 from gear.transport.rdma_queue import End, QueuePair
-from gear.transport.verbs import verbs
+from gear.transport.rdma_verbs import verbs
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -16,7 +16,7 @@ from gear.server.peer import PAGE, next_key
 from gear.transport.rdma_chains import Transfer
 from gear.transport.rdma_device import device
 from gear.transport.rdma_queue import Broken, Key, QueuePair
-from gear.transport.verbs import verbs
+from gear.transport.rdma_verbs import verbs
 
 TRUST = "GEAR_RDMA_WRITES"
 """Variable of the server: ``trusted`` lets clients write also where windows do not confine them."""

@@ -13,11 +13,11 @@ from gear.transport.door import NotShared
 from gear.transport.finding import find
 from gear.transport.keys import ClientKeys, client_keys
 from gear.transport.messages import Shard
+from gear.transport.rdma_verbs import device_names
 from gear.transport.remote import deadline_of
 from gear.transport.several import Several
 from gear.transport.shm import ShmSession
 from gear.transport.tcp import TcpSession
-from gear.transport.verbs import device_names
 
 if TYPE_CHECKING:
     from gear.transport.keys import KeyPath

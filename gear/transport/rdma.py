@@ -20,10 +20,10 @@ from gear.transport.rdma_mirror import SHORT, Found, Mirror
 from gear.transport.rdma_outbox import RdmaOutbox
 from gear.transport.rdma_pool import Pool
 from gear.transport.rdma_queue import Broken, Key, QueuePair
+from gear.transport.rdma_verbs import verbs
 from gear.transport.rdma_way import Way
 from gear.transport.remote import LEAST, deadline_of, expect
 from gear.transport.tcp import TcpSession
-from gear.transport.verbs import verbs
 from gear.transport.wire import array
 
 if TYPE_CHECKING:

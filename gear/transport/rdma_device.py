@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from gear.errors import DeviceError
-from gear.transport.verbs import check, verbs
+from gear.transport.rdma_verbs import check, verbs
 
 if TYPE_CHECKING:
     import numpy as np

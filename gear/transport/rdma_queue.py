@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gear.errors import ConnectionLost, DeviceError
 from gear.transport.rdma_chains import MOST, chains
 from gear.transport.rdma_device import PORT
-from gear.transport.verbs import verbs
+from gear.transport.rdma_verbs import verbs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

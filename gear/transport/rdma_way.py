@@ -14,7 +14,7 @@ from gear.errors import DeviceError, GearError
 from gear.transport import messages as m
 from gear.transport.rdma_device import device
 from gear.transport.rdma_queue import End, QueuePair
-from gear.transport.verbs import verbs
+from gear.transport.rdma_verbs import verbs
 
 if TYPE_CHECKING:
     from gear.transport.conversation import Call, Conversation

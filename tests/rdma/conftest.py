@@ -14,7 +14,7 @@ import pytest
 
 import gear
 from gear.errors import DeviceError
-from gear.transport.verbs import check, verbs
+from gear.transport.rdma_verbs import check, verbs
 
 HERE = Path(__file__).parent
 INSIDE = bool(os.environ.get("RDMA_VM"))

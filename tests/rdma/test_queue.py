@@ -14,7 +14,7 @@ from gear.server.trial import TRUST, confines, may_write
 from gear.transport.rdma_chains import MOST, Transfer, runs
 from gear.transport.rdma_device import device, enter, leave
 from gear.transport.rdma_queue import FLYING, Broken, Key, QueuePair
-from gear.transport.verbs import verbs
+from gear.transport.rdma_verbs import verbs
 
 BLOCK, BLOCKS = 4096, 600
 

@@ -22,7 +22,7 @@ from gear.storage.fields import BEGIN, CONTINUED, CONTINUES, END, HAS_FINAL, TER
 from gear.storage.layout import COMMIT_ENTRY, Layout
 from gear.storage.table import StoredTable
 from gear.transport import messages as m
-from gear.transport import rdma_chains, rdma_way, verbs
+from gear.transport import rdma_chains, rdma_verbs, rdma_way
 from gear.transport.base import OpenTable
 from gear.transport.rdma import RdmaSession, cut, reads
 from gear.transport.rdma_mirror import Found, Mirror, short_columns
@@ -288,11 +288,11 @@ def test_an_old_pair_that_breaks_leaves_the_new_one_alone():
 
 
 def test_a_missing_library_is_named_with_its_package(monkeypatch):
-    verbs.verbs.cache_clear()
+    rdma_verbs.verbs.cache_clear()
     monkeypatch.setitem(__import__("sys").modules, "pyverbs", None)
     with pytest.raises(DeviceError, match="python3-pyverbs"):
-        verbs.verbs()
-    verbs.verbs.cache_clear()
+        rdma_verbs.verbs()
+    rdma_verbs.verbs.cache_clear()
 
 
 def test_both_layouts_of_the_library_are_known(monkeypatch, tmp_path):
@@ -301,10 +301,10 @@ def test_both_layouts_of_the_library_are_known(monkeypatch, tmp_path):
         home.mkdir(parents=True)
         (home / "__init__.py").touch()
         (home / f"{layout}.py").write_text("IBV_WC_SUCCESS = 0\n")
-        for module in set(verbs._MODULES.values()):
-            names = [name for name, of in verbs._MODULES.items() if of == module]
+        for module in set(rdma_verbs._MODULES.values()):
+            names = [name for name, of in rdma_verbs._MODULES.items() if of == module]
             (home / f"{module}.py").write_text("".join(f"class {name}: pass\n" for name in names))
-        code = f"import sys; sys.path.insert(0, {str(home.parent)!r}); from gear.transport.verbs import verbs; "
+        code = f"import sys; sys.path.insert(0, {str(home.parent)!r}); from gear.transport.rdma_verbs import verbs; "
         code += "assert verbs().enums.IBV_WC_SUCCESS == 0 and verbs().QPEx"
         import subprocess
         import sys
@@ -313,8 +313,8 @@ def test_both_layouts_of_the_library_are_known(monkeypatch, tmp_path):
 
 
 def test_without_a_device_the_path_is_refused_and_nothing_else_is_taken(server, monkeypatch, tmp_path):
-    monkeypatch.setattr(verbs, "PRESENT", tmp_path)
-    monkeypatch.setattr(verbs, "verbs", lambda: None)
+    monkeypatch.setattr(rdma_verbs, "PRESENT", tmp_path)
+    monkeypatch.setattr(rdma_verbs, "verbs", lambda: None)
     monkeypatch.setattr("gear.transport.rdma_device.verbs", lambda: None)
     with pytest.raises(DeviceError, match="no RDMA device"):
         gear.connect(server.address, path="rdma")

@@ -14,7 +14,7 @@ import numpy as np
 from gear.transport.rdma_chains import Transfer
 from gear.transport.rdma_device import device, enter, leave
 from gear.transport.rdma_queue import Key, QueuePair
-from gear.transport.verbs import verbs
+from gear.transport.rdma_verbs import verbs
 
 PORT, ATTEMPTS, TOTAL = 18519, 5, {1 << 20: 20 << 20, 4096: 4 << 20}
 
