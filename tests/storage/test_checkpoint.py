@@ -6,6 +6,7 @@ import shutil
 from copy import copy
 from pathlib import Path
 from random import Random
+from threading import Barrier, Thread
 from types import SimpleNamespace
 
 import hypothesis.strategies as st
@@ -299,6 +300,25 @@ def test_a_save_that_fails_leaves_nothing(tmp_path, monkeypatch):
 
 def _full(*arguments):
     raise OSError(28, "No space left on device")
+
+
+def test_shards_that_begin_a_save_at_once_leave_each_other_alone(tmp_path):
+    begin, failed = Barrier(2), []
+
+    def shard(number: int) -> None:
+        for token in range(300):
+            begin.wait()
+            try:
+                PartSave(tmp_path, f"{token:016x}", number, []).prepare()
+            except CheckpointError as error:
+                failed.append(error)
+
+    threads = [Thread(target=shard, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
 
 
 def test_a_checkpoint_of_which_a_file_is_gone_is_not_completed(tmp_path):
