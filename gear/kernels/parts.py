@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numba
 from numba.core import compiler, types, typing
+from numba.core.environment import Environment
 
 try:
     from numba.core.codegen import JITCodeLibrary
@@ -23,7 +24,7 @@ except ImportError:  # another Numba, with which nothing is joined
     JITCodeLibrary = _FunctionCompiler = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +96,9 @@ class Part:
         )
         if result.typing_error is not None:
             raise result.typing_error
+        # Numba finds environments by name, also for what it loads from the cache: that of a part has no constants, and
+        # would stand for the one that turns an array into a result.
+        Environment._memo.pop(result.environment.env_name, None)
         key = _Key()
         context.insert_user_function(key, result.fndesc, [library])
         return result._replace(entry_point=key)
@@ -142,13 +146,12 @@ def join(name: str, parts: list[Any]) -> list[Any]:
     for part in parts:
         context.create_cpython_wrapper(library, part.fndesc, part.environment, part.call_helper, release_gil=True)
     library.finalize()
-    environments = tuple(_environments(library))
     return [
         part._replace(
             library=library,
             entry_point=context.get_executable(library, part.fndesc, part.environment),
             reload_init=[],  # for threads of Numba, which no kernel uses
-            referenced_envs=environments,
+            referenced_envs=(),  # those of parts are never looked at
         )
         for part in parts
     ]
@@ -221,14 +224,6 @@ def _works() -> bool:
         reason,
     )
     return False
-
-
-def _environments(library: Any) -> Iterator[Any]:
-    for variable in library._final_module.global_variables:
-        if variable.name.startswith("_ZN08NumbaEnv"):
-            environment = compiler.lookup_environment(variable.name)
-            if environment is not None and environment.can_cache():
-                yield environment
 
 
 def _plain(kind: Any) -> Any:

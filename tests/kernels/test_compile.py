@@ -139,6 +139,35 @@ def test_where_nothing_can_be_written_kernels_compile_in_every_process(installat
     assert python(code, installation, XDG_CACHE_HOME=str(blocked)) == "1"
 
 
+ARRAYS = """
+import numpy as np
+from gear.kernels.compile import kernel
+
+
+@kernel
+def inner(n):
+    return np.arange(n)
+
+
+@kernel
+def outer(n):
+    return inner(n).sum()
+"""
+
+
+@pytest.mark.parametrize("order", ["outer, inner", "inner, outer"])
+def test_a_kernel_that_returns_an_array_is_called_beside_one_that_calls_it(installation, order):
+    """Compiled or loaded, in either order: what makes its result into an array is not that of its part in another."""
+    (installation / "gear" / "kernels" / "arrays.py").write_text(ARRAYS)
+    code = f"from gear.kernels.arrays import {order}\nfor one in ({order}): print(one(4))"
+    for _ in range(2):
+        assert set(python(code, installation).splitlines()) == {"6", "[0 1 2 3]"}
+    both = "from gear.kernels.arrays import inner, outer\n"
+    for file in (installation / "gear" / "kernels" / "__pycache__").glob("arrays.outer*"):
+        file.unlink()  # compiled again, beside the other one's code that another process made
+    assert python(f"{both}print(outer(4), inner(4))", installation) == "6 [0 1 2 3]"
+
+
 @pytest.mark.parametrize("suffix", ["nbi", "nbc"])
 def test_a_damaged_cache_is_made_anew(installation, suffix):
     assert call(installation) == [1, 0, 1]
