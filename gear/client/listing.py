@@ -31,7 +31,8 @@ class Listing(State):
         page : int
             Items per page at most, up to 65536. The server is busy for a page at a time.
         timeout : float, optional
-            Seconds that each page may take.
+            Seconds that each page may take. A shard that is being started again is waited for; what lies on one that is
+            gone for good is not listed.
 
         Yields
         ------

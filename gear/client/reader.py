@@ -203,10 +203,10 @@ class Reader:
             self._hold(selection)
         return selection
 
-    def pick(self, ids: npt.NDArray[np.int64], parties: int, ttl: float) -> Selection:
+    def pick(self, ids: npt.NDArray[np.int64], parties: int, ttl: float, timeout: float | None) -> Selection:
         """Pin items by their ids, and the neighbouring pieces of their trajectories."""
         most = self.open.layout.max_length
-        selection = self._session.pick(self.open, ids, parties, ttl, (most, most))
+        selection = patiently(self._session.pick, self.open, ids, parties, ttl, (most, most), timeout=timeout)
         if parties == 1:
             self._hold(selection)
         return selection

@@ -182,7 +182,7 @@ class Sampling(State):
         parties = check.count("parties", parties, check.MOST_PARTIES)
         reader = self._tables.reader(table, query, timeout)
         if ids is not None:
-            return reader.pick(check.at_once(as_ids(ids)), parties, ttl)
+            return reader.pick(check.at_once(as_ids(ids)), parties, ttl, timeout)
         self._publish(reader, timeout)
         share = check.share(query, world_size, rank, draw)
         return reader.select(query, parties, timeout, ttl, self._claiming(reader, consumer), share)

@@ -149,7 +149,13 @@ class Service(Protocol):
         ...
 
     def pick(
-        self, table: OpenTable, ids: npt.NDArray[np.int64], parties: int, ttl: float, reach: tuple[int, int]
+        self,
+        table: OpenTable,
+        ids: npt.NDArray[np.int64],
+        parties: int,
+        ttl: float,
+        reach: tuple[int, int],
+        timeout: float | None,
     ) -> Selection:
         """Pin items by their ids; costs neither credit nor uses. Of several shards they come shard by shard.
 

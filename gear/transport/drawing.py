@@ -18,7 +18,7 @@ from gear.batch import Part, Selection
 from gear.errors import ConnectionLost, DeadlineExceeded, GearError
 from gear.schema import Queue, Stack
 from gear.transport import messages as m
-from gear.transport.remote import expect
+from gear.transport.remote import expect, left_of
 from gear.transport.spread import Mass
 from gear.transport.watch import Watch, first_of
 
@@ -215,7 +215,7 @@ class Drawing:
         home = self._table.home
         if home is None or self._asked is not None or self._credit is not None:
             return
-        left = None if deadline == float("inf") else max(0.0, deadline - time.monotonic())
+        left = left_of(deadline)
         if home not in self._several.living:
             raise ConnectionLost(
                 f"shard {home}, the home of the limiter of table {self._table.table.name!r}, is gone: nothing can be "

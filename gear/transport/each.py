@@ -44,8 +44,8 @@ class Each:
             raise ConnectionLost("every shard of the server is gone; start it again and connect anew")
         return living
 
-    def holding(self, table: SpreadTable) -> dict[int, Path]:
-        """The sessions of the living shards that hold a part of the table; those being started again are left out.
+    def keeping(self, table: SpreadTable) -> dict[int, Path]:
+        """The sessions of the living shards that hold a part of the table; those being started again are waited for.
 
         Raises
         ------
@@ -55,6 +55,11 @@ class Each:
         living = {shard: session for shard, session in self.living.items() if shard in table.opened}
         if not living:
             raise ConnectionLost(f"every shard that held table {table.table.name!r} is gone; start the server again")
+        return living
+
+    def holding(self, table: SpreadTable) -> dict[int, Path]:
+        """The same without those being started again, as long as there are others: a draw does without them."""
+        living = self.keeping(table)
         return {shard: session for shard, session in living.items() if not session.away} or living
 
     def session(self, shard: int) -> Path:

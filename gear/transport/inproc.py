@@ -173,7 +173,13 @@ class InprocSession(CommitsLocally, LaterLocally, Mapped, InprocWeights):
             return outcomes
 
     def pick(
-        self, table: OpenTable, ids: npt.NDArray[np.int64], parties: int, ttl: float, reach: tuple[int, int]
+        self,
+        table: OpenTable,
+        ids: npt.NDArray[np.int64],
+        parties: int,
+        ttl: float,
+        reach: tuple[int, int],
+        timeout: float | None,
     ) -> Selection:
         """Pin items by their ids."""
         with self._lock:

@@ -44,6 +44,11 @@ def deadline_of(timeout: float | None) -> float:
     return FOREVER if timeout is None else time.monotonic() + timeout
 
 
+def left_of(deadline: float) -> float | None:
+    """Seconds until a deadline, as a timeout."""
+    return None if deadline == FOREVER else max(0.0, deadline - time.monotonic())
+
+
 def expect(call: Call, kind: Any) -> Any:
     """The answer, if it is of that kind."""
     if type(call.answer) is not kind:

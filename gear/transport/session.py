@@ -295,14 +295,20 @@ class RemoteSession(LaterSession, RemoteWeights):
         )
 
     def pick(
-        self, table: OpenTable, ids: npt.NDArray[np.int64], parties: int, ttl: float, reach: tuple[int, int]
+        self,
+        table: OpenTable,
+        ids: npt.NDArray[np.int64],
+        parties: int,
+        ttl: float,
+        reach: tuple[int, int],
+        timeout: float | None,
     ) -> Selection:
         """Pin items by their ids."""
         index = table.layout.index
         body = m.Pick(index, parties, min(ttl, 1e10), *reach)
         with self._talking() as talk:
             frames = (ids.tobytes(),)
-            call = talk.ask(body, deadline_of(LEAST), frames, undo=lambda late: self.unwanted(index, late))
+            call = talk.ask(body, deadline_of(timeout), frames, undo=lambda late: self.unwanted(index, late))
         return self.selected(table, call)
 
     def ahead(self, plan: Plan | None, count: int) -> m.Shape | None:

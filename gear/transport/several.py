@@ -32,7 +32,7 @@ from gear.totals import total
 from gear.transport import messages as m
 from gear.transport.base import OpenTable, table_not_found
 from gear.transport.each import Each
-from gear.transport.remote import deadline_of, expect
+from gear.transport.remote import deadline_of, expect, left_of
 from gear.transport.spread import SpreadTable
 
 if TYPE_CHECKING:
@@ -170,20 +170,26 @@ class Several(Each):
         return Drawing(self, _spread(table), wanted).draw(deadline_of(timeout))
 
     def pick(
-        self, table: OpenTable, ids: npt.NDArray[np.int64], parties: int, ttl: float, reach: tuple[int, int]
+        self,
+        table: OpenTable,
+        ids: npt.NDArray[np.int64],
+        parties: int,
+        ttl: float,
+        reach: tuple[int, int],
+        timeout: float | None,
     ) -> Selection:
         """Pin items by their ids, shard by shard."""
         spread = _spread(table)
-        shards = ids >> ID_SHARD_SHIFT & 0xFF
+        shards, until = ids >> ID_SHARD_SHIFT & 0xFF, deadline_of(timeout)
         picked: list[tuple[int, Selection]] = []
         try:
             for shard in np.unique(shards).tolist():
-                if shard not in self.holding(spread):
+                if shard not in self.keeping(spread):
                     raise StaleItems(
                         f"table {table.table.name!r}: shard {shard}, which held some of the items, is gone"
                     )
                 mine = ids[shards == shard].copy()
-                one = self._sessions[shard].pick(spread.opened[shard], mine, parties, ttl, reach)
+                one = self._sessions[shard].pick(spread.opened[shard], mine, parties, ttl, reach, left_of(until))
                 picked.append((shard, one))
         except BaseException:
             for shard, one in picked:
@@ -317,7 +323,7 @@ class Several(Each):
     def scan(self, table: OpenTable, cursor: bytes, most: int, timeout: float | None) -> tuple[Page, bytes]:
         """The next page: one shard after the other. The cursor begins with the number of the shard."""
         spread = _spread(table)
-        shards = sorted(self.holding(spread))
+        shards = sorted(self.keeping(spread))
         shard = cursor[0] if cursor else shards[0]
         nothing = np.empty(0, np.int64)
         page = Page(nothing, nothing, nothing, nothing.astype(np.int32), None)
@@ -332,9 +338,9 @@ class Several(Each):
         return page, bytes([behind[0]]) if behind else b""
 
     def reset(self, table: OpenTable, timeout: float | None) -> None:
-        """Drop every trajectory on every shard."""
+        """Drop every trajectory on every shard that is not gone for good."""
         spread = _spread(table)
-        bodies = {shard: m.Reset(spread.opened[shard].layout.index) for shard in self.holding(spread)}
+        bodies = {shard: m.Reset(spread.opened[shard].layout.index) for shard in self.keeping(spread)}
         for answer in self.ask_each(dict(bodies), timeout).values():
             if isinstance(answer, GearError) and not isinstance(answer, ConnectionLost):
                 raise answer

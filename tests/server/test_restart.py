@@ -218,3 +218,28 @@ def test_the_other_shard_serves_while_one_is_started_again(start_server, path):
         text = answer.read().decode()
     assert 'gear_shard_restarts_total{shard="0"} 1.0' in text
     assert 'gear_shard_up{shard="1"} 1.0' in text
+
+
+@pytest.mark.parametrize("path", ["shm", "tcp"])
+def test_what_names_items_waits_for_a_shard_that_is_started_again(start_server, path):
+    """A listing, a read by ids and a reset are of the whole table; only draws do without a part of it."""
+    server = start_server("--devices", "cpu:2", "--client-timeout", "5")
+    with gear.connect(server.address, path=path) as client:
+        client.create_table(declare())
+        for number in range(40):
+            client.insert(trajectory(number))
+
+        def kill() -> None:
+            os.kill(client.info()["shards"]["1"]["pid"], signal.SIGKILL)
+            eventually(lambda: client._session.session(1).away, "the client knows")
+
+        kill()
+        ids = np.concatenate([page.ids for page in client.scan()])
+        assert len(ids) == 40
+        kill()
+        selection = client.select(ids=ids)
+        assert set(client.collect(selection)["k"][:, 0, 0].tolist()) == set(range(40))
+        client.release(selection)
+        kill()
+        client.reset("t")
+        assert client.info()["tables"]["t"]["trajectories"] == 0
