@@ -22,7 +22,7 @@ from tests.transport.helpers import table
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "gear.server", *arguments], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-m", "gear.server", *arguments], capture_output=True, text=True, timeout=120, check=False
     )
 
 
@@ -248,7 +248,7 @@ def test_a_reader_that_hears_no_more_ends_the_command_quietly(server):
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-c", "import sys; from gear.server.cli import main; sys.exit(main())", "info"]
-    ended = subprocess.run([*command, server.address], stdout=writer, stderr=subprocess.PIPE, timeout=30, check=False)
+    ended = subprocess.run([*command, server.address], stdout=writer, stderr=subprocess.PIPE, timeout=120, check=False)
     os.close(writer)
     assert (ended.returncode, ended.stderr) == (141, b"")
 

@@ -26,7 +26,7 @@ def directory(server) -> Path:
 def refused(*arguments: str) -> str:
     """What a server that does not start says."""
     command = [sys.executable, "-m", "gear.server", *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 1
     assert ended.stdout == ""
     return ended.stderr
