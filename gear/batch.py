@@ -432,9 +432,10 @@ class Batch(Mapping[str, Any]):
     def settle(self) -> None:
         """Wait until it is filled."""
 
-    def after(self, action: Callable[[], None]) -> None:
-        """Do something once it is filled."""
-        action()
+    @property
+    def afterwards(self) -> Callable[[Callable[[], None]], None]:
+        """Does something once it is filled; it needs the batch no longer."""
+        return _at_once
 
     def _array(self, field: Field) -> Any:
         """The array of a field that has no name among the columns."""
@@ -460,3 +461,7 @@ def _memory(plan: Plan) -> npt.NDArray[np.uint8]:
             f"a batch of {plan.size} items of {plan.length} steps of table {plan.table.name!r} takes {plan.nbytes} "
             "bytes, which are not there; draw fewer items or name fewer columns"
         ) from None
+
+
+def _at_once(action: Callable[[], None]) -> None:
+    action()

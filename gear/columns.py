@@ -87,9 +87,8 @@ class Column(Spec, frozen=True):
         )
         require(isinstance(self.late, bool), f"{owner}: late must be True or False, got {self.late!r}")
         require(
-            self.placement == "host" or (self.per == "step" and not self.late),
-            f"{owner}: placement='device' is for columns per step that come with the insert, got per={self.per!r}, "
-            f"late={self.late}; leave placement out",
+            self.placement == "host" or self.per == "step",
+            f"{owner}: placement='device' is for columns per step, got per={self.per!r}; leave placement out",
         )
         require(
             self.row_bytes <= MAX_INT32,

@@ -53,9 +53,10 @@ class DeviceBatch(TensorBatch):
         """Wait until it is there."""
         self._buffer.wait()
 
-    def after(self, action: Callable[[], None]) -> None:
-        """Do something once it is there; nobody waits."""
-        self._buffer.stream.after(action)
+    @property
+    def afterwards(self) -> Callable[[Callable[[], None]], None]:
+        """Does something once it is there; nobody waits."""
+        return self._buffer.stream.after
 
     @property
     def mask(self) -> Any:

@@ -83,7 +83,8 @@ class Reader:
         self._held: dict[object, float] = {}  # what tells a selection -> deadline
         self._sets: dict[tuple[tuple[str, ...], bool], int] = {}
         self._last: _Planned | None = None
-        self._filling: Batch | None = None  # the last one that kernels were to fill from a selection that is held
+        self._behind: dict[Callable[[Callable[[], None]], None], None] = {}
+        """Each does something behind what a stream gathers of selections that are held; none keeps a batch alive."""
 
     def sample(
         self,
@@ -119,7 +120,7 @@ class Reader:
         """Hand a batch to its consumer and let go of its pin, once it is filled."""
         if batch.on_device:
             batch.handed()
-            batch.after(partial(self._session.release, self.open, batch.selection, True))
+            batch.afterwards(partial(self._session.release, self.open, batch.selection, True))
         else:
             self._session.release(self.open, batch.selection, True)
 
@@ -247,16 +248,16 @@ class Reader:
         batch.fill(selection, beta, normalize)
         if batch.on_device:
             batch.handed()
-            self._filling = batch
+            self._behind[batch.afterwards] = None
         return batch
 
     def release(self, selection: Selection, delivered: bool) -> None:
         """End this client's hold of the selection's pin, behind what is being collected of it on a GPU."""
         self._held.pop(selection.key, None)
-        if self._filling is None:
-            self._session.release(self.open, selection, delivered)
-        else:  # one stream gathers: what was launched before is through when the last batch is
-            self._filling.after(partial(self._session.release, self.open, selection, delivered))
+        action = partial(self._session.release, self.open, selection, delivered)
+        for afterwards in self._behind:  # one stream of each GPU gathers: what was launched before is through then
+            action = partial(afterwards, action)
+        action()
 
     def _hold(self, selection: Selection) -> None:
         if len(self._held) >= MOST_HELD:  # selections that were never released end at their deadline
@@ -329,6 +330,7 @@ class Reader:
     def forget(self) -> None:
         """Drop the pins, in the child of a fork: they are the parent's."""
         self._held = {}
+        self._behind.clear()
         self._buffers.forget()
 
     def _gather(

@@ -111,11 +111,13 @@ class Rows:
         for place, strip, origins in zip(self.layout.written("step"), self.strips, sources, strict=True):
             if place.column.placement != "device":
                 continue
-            pieces = zip(ends.tolist(), needs.tolist(), steps.tolist(), origins.tolist(), strict=True)
-            for end, need, rows, source in pieces:
-                for ordinal, row in enumerate(range(0, rows, each)):
-                    target = int(blocks[end - need + ordinal]), slice(0, min(each, rows - row))
-                    strip.write_from(target, source + row * place.width)  # type: ignore[attr-defined]
+            given = zip(ends.tolist(), needs.tolist(), steps.tolist(), origins.tolist(), strict=True)
+            pieces = [
+                ((int(blocks[end - need + ordinal]), slice(0, min(each, rows - row))), source + row * place.width)
+                for end, need, rows, source in given
+                for ordinal, row in enumerate(range(0, rows, each))
+            ]
+            strip.write_from(pieces)  # type: ignore[attr-defined]
 
     def private_block(self) -> npt.NDArray[np.uint8]:
         """Memory for the rows of one block, zeroed."""

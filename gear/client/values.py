@@ -127,11 +127,7 @@ def _on_device(value: Any) -> tuple[Any, str] | None:
     from gear.devices.arena import device_value
 
     there = device_value(value)
-    if there is None:
-        return None
-    torch = sys.modules.get("torch")
-    bits = torch is not None and isinstance(value, torch.Tensor) and value.dtype is torch.bfloat16
-    return there, "bfloat16" if bits else there.dtype.name
+    return None if there is None else (there, there.name)
 
 
 def _sequence(column: Column, value: list[Any] | tuple[Any, ...], axis: Axis) -> tuple[np.ndarray, str]:

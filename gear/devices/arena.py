@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gear.devices import seam
+from gear.devices import dlpack, seam
 from gear.devices.memory import DeviceMemory
 from gear.errors import DeviceError
 from gear.storage import memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from gear.storage.layout import Layout
 
@@ -81,14 +81,15 @@ class Arena:
         else:
             value = np.ascontiguousarray(np.broadcast_to(np.asarray(value, place.dtype), place.shape))
             source = int(value.ctypes.data)
-        self.put_from(place, source)
+        self.put_from((place, source))
 
-    def put_from(self, place: np.ndarray, source: int) -> None:
-        """The same, of what lies at an address of the host or of a device, without gaps."""
+    def put_from(self, *pieces: tuple[np.ndarray, int]) -> None:
+        """The same, in each place, of what lies at an address of the host or of a device, without gaps."""
         with self._driver.at(self.number):
-            for address, nbytes in self._runs(place):
-                self._driver.put(address, source, nbytes)
-                source += nbytes
+            for place, source in pieces:
+                for address, nbytes in self._runs(place):
+                    self._driver.put(address, source, nbytes)
+                    source += nbytes
             self._driver.settle()
 
     def get(self, place: np.ndarray) -> np.ndarray:
@@ -138,9 +139,9 @@ class Strip:
                 return
         self._each(key, value)
 
-    def write_from(self, key: Any, source: int) -> None:
-        """Write what lies at an address."""
-        self._arena.put_from(self._place[key], source)
+    def write_from(self, pieces: Iterable[tuple[Any, int]]) -> None:
+        """Write at each index what lies at an address."""
+        self._arena.put_from(*((self._place[key], source) for key, source in pieces))
 
     def _each(self, key: Any, value: Any) -> None:
         """Elements that are picked, or one: NumPy would hand out copies of them."""
@@ -177,10 +178,11 @@ class DeviceValue:
     ----------
     address, shape, dtype : what and where.
     owner : keeps them there.
+    name : of the dtype, where that is none of NumPy's.
     """
 
-    def __init__(self, address: int, shape: tuple[int, ...], dtype: np.dtype, owner: Any) -> None:
-        self.address, self.shape, self.dtype, self._owner = address, shape, dtype, owner
+    def __init__(self, address: int, shape: tuple[int, ...], dtype: np.dtype, owner: Any, name: str = "") -> None:
+        self.address, self.shape, self.dtype, self._owner, self.name = address, shape, dtype, owner, name or dtype.name
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -193,17 +195,25 @@ class DeviceValue:
     def __getitem__(self, key: slice) -> DeviceValue:
         first, stop, _ = key.indices(len(self))
         row = self.nbytes // len(self)
-        return DeviceValue(self.address + first * row, (max(0, stop - first), *self.shape[1:]), self.dtype, self._owner)
+        return DeviceValue(
+            self.address + first * row, (max(0, stop - first), *self.shape[1:]), self.dtype, self._owner, self.name
+        )
 
     def reshape(self, *shape: int) -> DeviceValue:
         """The same rows."""
-        return DeviceValue(self.address, shape, self.dtype, self._owner)
+        return DeviceValue(self.address, shape, self.dtype, self._owner, self.name)
 
     def copy(self) -> np.ndarray:
         """As an array of the host."""
-        found = np.empty(self.shape, self.dtype)
-        seam.driver().get(int(found.ctypes.data), self.address, self.nbytes)
+        found, driver = np.empty(self.shape, self.dtype), seam.driver()
+        if found.nbytes:
+            with driver.at(driver.of(self.address)):  # whose thread this is may have used no device yet
+                driver.get(int(found.ctypes.data), self.address, self.nbytes)
         return found
+
+    def tobytes(self) -> bytes:
+        """As bytes of the host: rows that go to the shard with a message."""
+        return self.copy().tobytes()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return self.copy()
@@ -213,6 +223,11 @@ def device_value(value: Any) -> DeviceValue | None:
     """A value that lies on a device (torch's and CuPy's do, and what speaks DLPack); None for all others.
 
     What is still being made on the caller's stream of torch, or on the stream that the value names, is waited for.
+
+    Raises
+    ------
+    DeviceError
+        If it has gaps, or a dtype that no column has.
     """
     torch = _torch()
     if torch is not None and isinstance(value, torch.Tensor):
@@ -221,25 +236,30 @@ def device_value(value: Any) -> DeviceValue | None:
         value = value.detach().resolve_conj().resolve_neg().contiguous()
         torch.cuda.current_stream(value.device).synchronize()
         name = str(value.dtype).removeprefix("torch.")
-        dtype = np.dtype("uint16") if name == "bfloat16" else np.dtype(name)
-        return DeviceValue(value.data_ptr(), tuple(value.shape), dtype, value)
+        return DeviceValue(value.data_ptr(), tuple(value.shape), dlpack.storage(name), value, name)
     interface = getattr(value, "__cuda_array_interface__", None)
     if interface is None:
-        if torch is None or getattr(value, "__dlpack_device__", lambda: (1, 0))()[0] != _DLPACK_CUDA:
-            return None
-        return device_value(torch.from_dlpack(value))
+        return _exported(value) if dlpack.on_cuda(value) else None
     shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
     strides, stream = interface.get("strides"), interface.get("stream")
     if strides is not None and tuple(strides) != _dense(shape, dtype.itemsize):
         raise DeviceError(f"expected an array without gaps, got strides {strides}; copy it first")
-    if stream not in (None, _LEGACY):
-        seam.driver().settle(stream)
-    return DeviceValue(int(interface["data"][0] or 0), shape, dtype, value)
+    address = int(interface["data"][0] or 0)
+    if stream not in (None, dlpack.LEGACY):  # copies are made on the latter, behind all that is under way there
+        driver = seam.driver()
+        with driver.at(driver.of(address)):
+            driver.settle(stream)
+    return DeviceValue(address, shape, dtype, value)
 
 
-_DLPACK_CUDA = 2
-_LEGACY = 1
-"""How an interface names the default stream, which copies are made on: behind all that is under way there."""
+def _exported(value: Any) -> DeviceValue:
+    """The same of what DLPack exports, copies being behind what its producer has under way."""
+    found = dlpack.exported(value)
+    if not found.name:
+        raise DeviceError("expected an array of numbers or bools, got another dtype by DLPack; convert it first")
+    if found.strides is not None and 0 not in found.shape and found.strides != _dense(found.shape, 1):
+        raise DeviceError(f"expected an array without gaps, got strides {found.strides}; copy it first")
+    return DeviceValue(found.address, found.shape, dlpack.storage(found.name), found.capsule, found.name)
 
 
 def _torch() -> Any:

@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from gear.devices import seam
+from gear.devices.mig import PREFIX, part_named
 from gear.errors import DeviceError
 from gear.storage.memory import size_text
 
@@ -44,6 +45,9 @@ def choose(devices: str) -> tuple[Device, ...]:
     if devices == "cuda":
         chosen, missing = there, [] if there else ["cuda"]
     else:
+        for name in names:
+            if name.startswith(PREFIX) and name not in found and (part := part_named(name)) is not None:
+                found[name] = part
         missing = [name for name in names if name not in found]
         chosen = [found[name] for name in names if name in found]
     if missing:
@@ -57,6 +61,11 @@ def choose(devices: str) -> tuple[Device, ...]:
         raise DeviceError(f"--devices {devices}: {', '.join(twice)} is named twice; one process serves each GPU")
     check_usable(driver, f"--devices {devices}: ")
     return tuple(chosen)
+
+
+def name_of(device: Device) -> str:
+    """What chooses a device again: its number, or the UUID of a part of a card, which has none of its own."""
+    return device.uuid if device.uuid.startswith(PREFIX) else str(device.number)
 
 
 def check_usable(driver: Driver, owner: str = "") -> None:

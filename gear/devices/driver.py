@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import resource
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,6 +30,12 @@ _MAJOR, _MINOR, _UNIFIED, _GPUDIRECT = 75, 76, 41, 116
 """CU_DEVICE_ATTRIBUTE_*: COMPUTE_CAPABILITY_MAJOR and _MINOR, UNIFIED_ADDRESSING, GPU_DIRECT_RDMA_SUPPORTED."""
 
 HANDLE_BYTES = 64
+
+_ORDINAL = 9
+"""CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL."""
+
+GRAIN = 2 << 20
+"""Allocations are multiples of it: smaller ones the driver makes together with others, and shares with them."""
 
 
 class Device(NamedTuple):
@@ -102,7 +109,8 @@ class Driver:
         return [self._device(number) for number in range(count.value)]
 
     def _device(self, number: int) -> Device:
-        handle, name, uuid, memory = ctypes.c_int(), ctypes.create_string_buffer(256), _Uuid(), ctypes.c_size_t()
+        handle, name, memory = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.c_size_t()
+        uuid = _Uuid()
         self._call("cuDeviceGet", ctypes.byref(handle), number)
         self._call("cuDeviceGetName", name, 256, handle)
         self._call("cuDeviceGetUuid_v2", ctypes.byref(uuid), handle)
@@ -110,13 +118,23 @@ class Driver:
         found = {attribute: ctypes.c_int() for attribute in (_MAJOR, _MINOR, _UNIFIED, _GPUDIRECT)}
         for attribute, value in found.items():
             self._call("cuDeviceGetAttribute", ctypes.byref(value), attribute, handle)
-        octets = bytes(uuid.octets).hex()
-        parts = (octets[:8], octets[8:12], octets[12:16], octets[16:20], octets[20:])
         return Device(
-            number, f"GPU-{'-'.join(parts)}", name.value.decode(errors="replace"),
+            number, self._named(handle, bytes(uuid.octets)), name.value.decode(errors="replace"),
             (found[_MAJOR].value, found[_MINOR].value), memory.value, bool(found[_UNIFIED].value),
             bool(found[_GPUDIRECT].value),
         )  # fmt: skip
+
+    def _named(self, device: ctypes.c_int, octets: bytes) -> str:
+        """The name of a device in CUDA_VISIBLE_DEVICES: GPU-..., or MIG-... of a part of a card."""
+        text, card = octets.hex(), _Uuid()
+        name = "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+        if f"MIG-{name}" in os.environ.get("CUDA_VISIBLE_DEVICES", "").lower().replace("mig-", "MIG-"):
+            return f"MIG-{name}"
+        with contextlib.suppress(AttributeError):  # the first version says the card's own, of a part too
+            self._call("cuDeviceGetUuid", ctypes.byref(card), device)
+            if bytes(card.octets) != octets:
+                return f"MIG-{name}"
+        return f"GPU-{name}"
 
     def use(self, number: int) -> None:
         """Let what follows on this thread happen on that device."""
@@ -167,6 +185,14 @@ class Driver:
         """Undo `register`."""
         self._call("cuMemHostUnregister", ctypes.c_void_p(address))
 
+    def of(self, address: int) -> int:
+        """The number of the device on which memory lies; 0 for memory that the driver does not know."""
+        number = ctypes.c_int()
+        with self.at(0):  # asked in any context: addresses are of all devices alike
+            if self._cuda.cuPointerGetAttribute(ctypes.byref(number), _ORDINAL, ctypes.c_uint64(address)):
+                return 0
+        return number.value
+
     def room(self) -> tuple[int, int]:
         """(free, all) bytes of the device in use."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
@@ -181,8 +207,8 @@ class Driver:
         InsufficientMemory
             With the size needed and the size there.
         """
-        address = ctypes.c_uint64()
-        result = int(self._cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(nbytes)))
+        address, whole = ctypes.c_uint64(), -(-max(1, nbytes) // GRAIN) * GRAIN
+        result = int(self._cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(whole)))
         if result == OUT_OF_MEMORY:
             free = self.room()[0]
             raise InsufficientMemory(
@@ -191,7 +217,8 @@ class Driver:
             )
         if result:
             raise DeviceError(f"cuMemAlloc: the CUDA driver says {self._name(result)}")
-        self._call("cuMemsetD8_v2", address, 0, ctypes.c_size_t(nbytes))
+        self._call("cuMemsetD8_v2", address, 0, ctypes.c_size_t(whole))
+        self.settle()  # it only begins by then, and others write there as soon as they have opened it
         return address.value
 
     def free(self, address: int) -> None:

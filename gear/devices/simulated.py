@@ -62,6 +62,10 @@ class Simulated(Driver):
         """Nothing to do."""
         yield
 
+    def of(self, address: int) -> int:
+        """It is all of the host."""
+        return 0
+
     def register(self, address: int, nbytes: int) -> int:
         """The host's own memory stands for mapped one."""
         return address

@@ -57,7 +57,8 @@ class Stream:
             from numba import cuda
 
             self._torch = torch.cuda.Stream(self.device)
-            self.numba = cuda.external_stream(self._torch.cuda_stream)
+            with cuda.gpus[number]:  # not the device that this thread has used before
+                self.numba = cuda.external_stream(self._torch.cuda_stream)
         self._waiting: queue.SimpleQueue[tuple[Any, Action]] = queue.SimpleQueue()
         self._events: list[Any] = []
         self._thread: threading.Thread | None = None

@@ -197,9 +197,9 @@ def check_devices(devices: str) -> str:
         return "cpu" if int(match[1]) == 1 else f"cpu:{int(match[1])}"
     if match:
         raise DeviceError(f"--devices {devices}: expected 1 to {MAX_SHARDS} shards")
-    from gear.devices.choice import choose
+    from gear.devices.choice import choose, name_of
 
-    return ",".join(str(device.number) for device in choose(devices))
+    return ",".join(map(name_of, choose(devices)))
 
 
 def gpus_of(devices: str, device_memory: int | None) -> tuple[tuple[str, ...], int]:

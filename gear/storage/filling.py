@@ -14,6 +14,7 @@ from gear.batch import Update
 from gear.errors import DataError, ProtocolError
 from gear.storage import late
 from gear.storage.item_sets import bits_of
+from gear.storage.stepwise import write_steps
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -78,11 +79,11 @@ def fill(
         stored.snapshot.before_fill(found, bits_of(table, columns))
     late.begin(stored.segment, stored.params, found)
     for place, source in zip(places, sources, strict=True):
-        offset, stride, width, address = place.offset, place.stride, place.width, source.ctypes.data
         if place.column.per == "step":
-            late.write_steps(stored.segment, stored.params, found, lengths, 0, offset, stride, width, address)
+            write_steps(stored, place, found, lengths, 0, source)
         else:
-            late.write_values(stored.segment, stored.params, found, offset, stride, width, address)
+            at = place.offset, place.stride, place.width
+            late.write_values(stored.segment, stored.params, found, *at, source.ctypes.data)
     late.complete(stored.segment, stored.params, found, bits_of(table, columns))
     if stored.groups is not None:
         stored.groups.filled(found[found >= 0].tolist())

@@ -18,6 +18,7 @@ from gear.selection.prioritized import LARGEST
 from gear.storage import fields as f
 from gear.storage import late, opened
 from gear.storage.items import item_count
+from gear.storage.stepwise import write_steps
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -57,11 +58,6 @@ class Growing:
         if self._table.group_size:
             raise DataError(
                 f"table {self._table.name!r} draws groups, whose members are inserted whole: insert(..., group=key)"
-            )
-        if self._stored.arena is not None:
-            raise DataError(
-                f"table {self._table.name!r} has columns on a GPU: open trajectories of a table lie on the host; place "
-                "its columns there"
             )
         self._check_values(values)
         stored, now = self._stored, time.time_ns()
@@ -211,8 +207,7 @@ class Growing:
     def _write(self, slot: int, first: int, rows: int, sources: Mapping[str, npt.NDArray[np.uint8]]) -> None:
         found, lengths = np.array([slot]), np.array([rows])
         for place in self._steps:
-            at, source = (place.offset, place.stride, place.width), sources[place.column.name]
-            late.write_steps(self._stored.segment, self._stored.params, found, lengths, first, *at, source.ctypes.data)
+            write_steps(self._stored, place, found, lengths, first, sources[place.column.name])
 
     def _check_values(self, values: Rows) -> None:
         expected = sum(p.width for p in self._values)

@@ -21,6 +21,8 @@ class Library:
     def __init__(self) -> None:
         self.results: dict[str, int] = {}
         self.version = 13000
+        self.parts: set[int] = set()
+        """Devices that are parts of a card."""
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -50,6 +52,9 @@ class Library:
     def _cuDeviceGetUuid_v2(self, out: Any, device: Any) -> None:
         out._obj.octets[15] = device.value
 
+    def _cuDeviceGetUuid(self, out: Any, device: Any) -> None:
+        out._obj.octets[15] = 9 if device.value in self.parts else device.value
+
     def _cuDeviceTotalMem_v2(self, out: Any, device: Any) -> None:
         out._obj.value = 1 << 30
 
@@ -67,6 +72,10 @@ class Library:
 
     def _cuMemAlloc_v2(self, out: Any, nbytes: Any) -> None:
         out._obj.value = 1 << 40
+
+    def _cuPointerGetAttribute(self, out: Any, attribute: int, address: Any) -> None:
+        assert attribute == 9
+        out._obj.value = address.value >> 40
 
 
 @pytest.fixture

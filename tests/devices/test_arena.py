@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -100,3 +102,35 @@ def test_the_stream_that_makes_a_value_is_waited_for(monkeypatch):
     assert waited == []
     device_value(OnCard(array, stream=0xABC))
     assert waited == [0xABC]
+
+
+class Exports:
+    """An array that DLPack says is on a device; whoever takes it must look on the default stream."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+    def __dlpack__(self, *, stream: int) -> object:
+        assert stream == 1
+        return self.array.__dlpack__()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "uint8", "bool", "float16"])
+def test_what_speaks_dlpack_alone_is_taken_where_it_lies(dtype):
+    array = np.arange(24).reshape(8, 3).astype(dtype)
+    value = device_value(Exports(array[2:]))
+    assert (value.address, value.shape, value.name) == (array[2:].ctypes.data, (6, 3), dtype)
+    np.testing.assert_array_equal(value.copy(), array[2:])
+    kept = weakref.ref(array)
+    del array
+    assert kept() is not None
+    del value
+    assert kept() is None
+    array = np.arange(24).reshape(8, 3).astype(dtype)
+    with pytest.raises(DeviceError, match=r"without gaps, got strides \(3, 1\)"):
+        device_value(Exports(array[:, :2]))
+    with pytest.raises(DeviceError, match="another dtype by DLPack"):
+        device_value(Exports(array.astype(np.complex64)))

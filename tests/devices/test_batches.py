@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import gear
 from gear.client.device_batch import DeviceBatch
@@ -19,7 +21,7 @@ from gear.devices.arena import DeviceValue
 from gear.plan import make_plan
 from gear.storage.layout import Layout
 from gear.transport.inproc import InprocSession
-from tests.devices.test_arena import OnCard
+from tests.devices.test_arena import Exports, OnCard
 
 COLUMNS = [("obs", (3,), "float32"), ("frame", (17,), "uint8"), ("reward", (), "float32"), ("token", (), "int64")]
 
@@ -98,14 +100,33 @@ def test_a_learner_of_the_host_gets_columns_of_a_device_by_its_kernels():
         same(host.sample(5), device.collect(device.select(5), device="cpu"))
 
 
-def test_late_columns_come_as_they_are_when_nobody_writes():
-    columns = [gear.Column("x"), gear.Column("y", late=True)]
-    late = gear.Table("t", columns, gear.Steps(50), item=gear.Whole(), requirements=[["y"]])
-    with gear.embedded([late], device="cuda:0") as client:
-        ids = client.insert_many([{"x": np.arange(n, dtype=np.float32)} for n in (3, 5)])
-        client.fill(ids, {"y": [np.full(3, 1, np.float32), np.full(5, 2, np.float32)]})
-        batch = client.sample(4, require="y")
-        assert np.asarray(batch["y"]).max(axis=1).tolist() == [{3: 1, 5: 2}[n] for n in batch.lengths.tolist()]
+def grow(client: gear.Client) -> list[gear.Batch]:
+    """Trajectories that are inserted and filled, and one that is opened, appended to, sealed and filled."""
+    made = [{"x": np.arange(n, dtype=np.float32)} for n in (3, 11)]
+    ids = client.insert_many(made, final={"x": np.array([7, 8], np.float32)}).tolist()
+    name = client.open()
+    assert client.append(name, {"x": OnCard(np.arange(6, dtype=np.float32))}, at=0) == 6
+    assert client.append(name, {"x": np.arange(6, 9, dtype=np.float32)}, at=6) == 9
+    client.seal(name, final={"x": np.float32(5)})
+    rows = [np.arange(2 * n, dtype=np.int16).reshape(n, 2) + n for n in (11, 9)]
+    client.fill([ids[1], name], {"y": [rows[0], OnCard(rows[1])]})
+    client.fill([ids[1]], {"y": [rows[0] + 1]})
+    views = ("x", "y", gear.View("x", shift=1, name="next"))
+    return [client.sample(4), client.sample(gear.Query(6, views=views, require="y"))]
+
+
+@pytest.mark.parametrize("on_device", [("x",), ("y",), ("x", "y")])
+@pytest.mark.parametrize("item", [gear.Whole(), gear.Step(0)], ids=["whole", "step"])
+def test_late_columns_and_appends_of_a_device_are_those_of_the_host(item, on_device):
+    def declared(places: tuple[str, ...]) -> gear.Table:
+        columns = [gear.Column("x"), gear.Column("y", (2,), "int16", late=True)]
+        columns = [replace(c, placement="device" if c.name in places else "host") for c in columns]
+        fields: Any = {"item": item, "requirements": [["y"]], "block_steps": 4, "mean_length": 10, "seed": 3}
+        return gear.Table("t", columns, gear.Steps(80), **fields)
+
+    with gear.embedded([declared(())]) as host, gear.embedded([declared(on_device)], device="cuda:0") as device:
+        for one, other in zip(grow(host), grow(device), strict=True):
+            same(one, other)
 
 
 def test_a_column_on_a_device_needs_one_and_the_learner_to_be_there():
@@ -115,22 +136,19 @@ def test_a_column_on_a_device_needs_one_and_the_learner_to_be_there():
         client.insert(trajectory(np.random.default_rng(0), 5))
         with pytest.raises(gear.DeviceError, match=r"columns on GPU .* a batch was asked for on cuda:1"):
             client.sample(2, device="cuda:1")
-        with pytest.raises(gear.DataError, match="open trajectories of a table lie on the host"):
-            client.open()
-    for wrong in ({"per": "trajectory"}, {"late": True}):
-        with pytest.raises(gear.SchemaError, match="placement='device' is for columns per step"):
-            gear.Column("x", placement="device", **wrong)
+    with pytest.raises(gear.SchemaError, match="placement='device' is for columns per step"):
+        gear.Column("x", placement="device", per="trajectory")
 
 
 def test_tensors_of_a_device_go_into_a_column_there_without_the_host(monkeypatch):
     given = trajectory(np.random.default_rng(3), 9)
     with gear.embedded([table(gear.Whole(), ("obs",))], device="cuda:0") as client:
-        client.insert({**given, "obs": OnCard(given["obs"]), "token": OnCard(given["token"])})
+        client.insert({**given, "obs": OnCard(given["obs"]), "token": Exports(given["token"])})
         batch = client.sample(1)
         for name in ("obs", "token"):
             np.testing.assert_array_equal(np.asarray(batch[name])[0], given[name])
         monkeypatch.setattr(DeviceValue, "copy", lambda self: pytest.fail("it came to the host"))
-        client.insert_many([{**given, "obs": OnCard(given["obs"] + k)} for k in (1, 2)])
+        client.insert_many([{**given, "obs": kind(given["obs"] + k)} for k, kind in ((1, OnCard), (2, Exports))])
         packed = {name: value[None] if name == "goal" else value for name, value in given.items()}
         client.insert_many({**packed, "obs": OnCard(given["obs"] + 3)}, offsets=[0, 9])
         batch = client.sample(50)
@@ -226,6 +244,23 @@ def test_a_selection_is_released_behind_what_is_being_collected_of_it(monkeypatc
         assert kernels.waits.wait(10)
         assert pins_of(client) == 1
         kernels.through.set()
+        streams.drain_all()
+        assert pins_of(client) == 0
+
+
+def test_a_selection_keeps_no_batch_and_is_released_behind_every_gpu_that_reads_it(monkeypatch):
+    with gear.embedded([table(gear.Window(4))], device="cuda:0") as client:
+        fill(client)
+        selection = client.select(3)
+        kernels = Kernels(monkeypatch)
+        batches = [client.collect(selection, device=device) for device in ("cuda:0", "cuda:1")]
+        memory = [weakref.ref(batch.buffer) for batch in batches]
+        del batches
+        client.release(selection)
+        assert [one() for one in memory] == [None, None]
+        assert kernels.waits.wait(10)
+        kernels.through.set()
+        streams.stream_of(1).drain()
         streams.drain_all()
         assert pins_of(client) == 0
 

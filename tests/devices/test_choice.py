@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+
 import pytest
 
 from gear.devices import choice, seam
+from gear.devices.driver import Driver
 from gear.devices.report import report
 from gear.errors import DeviceError
 from gear.server import config
@@ -46,6 +50,33 @@ def test_devices_are_named_by_number_by_uuid_or_all_at_once(library, packages, d
 def test_a_device_that_is_not_there_is_refused_by_name(library, packages, devices, message):
     with pytest.raises(DeviceError, match=message):
         choice.choose(devices)
+
+
+PART, OTHER = (f"MIG-00000000-0000-0000-0000-00000000000{n}" for n in (1, 5))
+
+
+def test_parts_of_a_card_are_named_by_their_uuids_also_those_that_only_another_process_sees(
+    library, packages, monkeypatch
+):
+    library.parts.add(1)
+    asked = []
+
+    def run(command, *, env, **_):
+        asked.append(env["CUDA_VISIBLE_DEVICES"])
+        told = [[0, OTHER, "Card 1 MIG 1g.5gb", [9, 0], 1 << 29, True, True]] if asked[-1] == OTHER else []
+        return subprocess.CompletedProcess(command, 0, json.dumps(told).encode())
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert config.check_devices(f"{PART},{OTHER}") == f"{PART},{OTHER}"
+    assert asked == [OTHER]
+    assert config.gpus_of(f"{PART},{OTHER}", None) == ((PART, OTHER), (1 << 29) * 8 // 10)
+    with pytest.raises(DeviceError, match="GPU MIG-beef is not there"):
+        choice.choose("MIG-beef")
+
+
+def test_a_part_is_known_by_its_name_where_it_is_the_only_device(library, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", PART)
+    assert [device.uuid[:3] for device in Driver().devices()] == ["GPU", "MIG"]
 
 
 def test_a_driver_older_than_the_toolkit_is_refused_naming_both_versions(library, packages):

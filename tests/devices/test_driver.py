@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gear.devices import memory, seam
+from gear.devices.arena import device_value
 from gear.devices.driver import Driver
 from gear.errors import DeviceError, InsufficientMemory
 
@@ -61,3 +62,26 @@ def test_the_callers_context_comes_back(library):
         pass
     name, (context,) = library.calls[-1]
     assert (name, context.value) == ("cuCtxSetCurrent", 42)
+
+
+def test_memory_to_be_shared_is_whole_grains_and_zeroed_before_anybody_knows_of_it(library):
+    """Of smaller allocations CUDA IPC would show a neighbour's; a memset goes on after its call has returned."""
+    Driver().allocate(5, "table 't'")
+    calls = [(name, given) for name, given in library.calls if name.startswith(("cuMem", "cuStream"))]
+    assert [name for name, _ in calls] == ["cuMemAlloc_v2", "cuMemsetD8_v2", "cuStreamSynchronize"]
+    assert calls[0][1][1].value == calls[1][1][2].value == 2 << 20
+
+
+def test_a_value_comes_to_the_host_on_a_thread_that_has_used_no_device(library):
+    """The copy, and the wait for a stream, need a context: that of the device on which the value lies."""
+
+    class There:
+        __cuda_array_interface__ = {
+            "shape": (3,), "typestr": "<f4", "data": ((1 << 40) + 64, False), "version": 3, "stream": 7,
+        }  # fmt: skip
+
+    device_value(There()).copy()
+    used = [name for name, _ in library.calls if name in ("cuCtxSetCurrent", "cuStreamSynchronize", "cuMemcpyDtoH_v2")]
+    one = ["cuCtxSetCurrent"] * 3  # to ask where it lies and back, then there
+    assert {given[1] for name, given in library.calls if name == "cuDeviceGet"} == {0, 1}
+    assert used == [*one, "cuStreamSynchronize", "cuCtxSetCurrent", *one, "cuMemcpyDtoH_v2", "cuCtxSetCurrent"]

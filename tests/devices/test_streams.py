@@ -27,6 +27,19 @@ def said(monkeypatch):
         def __getattr__(self, method: str) -> Any:
             return lambda *given: log.append((self.name, method, *(getattr(g, "name", g) for g in given)))
 
+    class Always:
+        """A context that may be entered many times."""
+
+        def __init__(self, made: Any) -> None:
+            self.made, self.now = made, []
+
+        def __enter__(self) -> None:
+            self.now.append(self.made())
+            self.now[-1].__enter__()
+
+        def __exit__(self, *error: Any) -> None:
+            self.now.pop().__exit__(*error)
+
     def entered(what: str) -> Any:
         @contextlib.contextmanager
         def manager(*_: Any) -> Any:
@@ -40,7 +53,7 @@ def said(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Fake("current"))
     monkeypatch.setattr(torch.cuda, "stream", entered("stream"))
     monkeypatch.setattr(numba.cuda, "external_stream", lambda pointer: ("numba's", pointer), raising=False)
-    monkeypatch.setattr(numba.cuda, "gpus", {3: entered("gpu 3")()}, raising=False)
+    monkeypatch.setattr(numba.cuda, "gpus", {3: Always(entered("gpu 3"))}, raising=False)
     return log, Fake
 
 
@@ -48,6 +61,7 @@ def test_a_batch_is_handed_over_by_events_and_torch_knows_who_uses_it(said):
     log, fake = said
     stream = streams.Stream(3)
     assert stream.numba == ("numba's", 77)
+    assert log.pop() == ("enter", "gpu 3")  # a stream of Numba's is of the device in use
     event, tensor = fake("event"), fake("tensor")
     with stream.here():
         stream.record(event)
