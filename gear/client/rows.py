@@ -121,7 +121,7 @@ class Rows:
 
     def private_block(self) -> npt.NDArray[np.uint8]:
         """Memory for the rows of one block, zeroed."""
-        return np.zeros(self.layout.block_bytes + self.layout.device_block_bytes, np.uint8)
+        return np.zeros(self.layout.full_block_bytes, np.uint8)
 
     def put_block(self, block: int, memory: npt.NDArray[np.uint8]) -> None:
         """Write what such memory holds into a block."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gear.devices import dlpack, seam
+from gear.devices.blocks import Blocks
 from gear.devices.memory import DeviceMemory
 from gear.errors import DeviceError
 from gear.storage import memory
@@ -68,11 +69,10 @@ class Arena:
         )
 
     @property
-    def blocks(self) -> Strip:
-        """All blocks as bytes, uint8[blocks, device_block_bytes]."""
-        layout = self.layout
-        shadow = self._shadow[: layout.device_bytes].reshape(layout.blocks, layout.device_block_bytes)
-        return Strip(self, shadow)
+    def blocks(self) -> Blocks:
+        """All blocks as bytes."""
+        shape = self.layout.blocks, self.layout.device_block_bytes
+        return Blocks(self._driver, self.number, self.memory.address, shape)
 
     def put(self, place: np.ndarray, value: Any) -> None:
         """Write where `place`, an array over the shadow, lies."""

@@ -131,6 +131,10 @@ def _server_parser() -> argparse.ArgumentParser:
         "--restore", default="", metavar="latest|PATH",
         help="begin with a checkpoint: the newest complete one in --checkpoint DIR, or that one (default: empty)",
     )  # fmt: skip
+    add(
+        "--restore-to-host", action="store_true",
+        help="have columns that were saved on a GPU on the host from now on (default: on a GPU again)",
+    )  # fmt: skip
     add("--version", action="version", version=f"gear-server {gear.__version__}")
     return parser
 
@@ -168,7 +172,9 @@ def server_main(arguments: Sequence[str] | None = None) -> int:
             curve_keys=config.read_keys(parsed.curve_keys, host),
             gpus=gpus,
             device_memory=device_memory,
-            **config.check_checkpoints(parsed.checkpoint, parsed.checkpoint_every, parsed.keep, parsed.restore),
+            **config.check_checkpoints(
+                parsed.checkpoint, parsed.checkpoint_every, parsed.keep, parsed.restore, parsed.restore_to_host
+            ),
         )
     except GearError as error:
         _print(f"gear-server: error: {error}", sys.stderr)

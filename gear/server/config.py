@@ -43,6 +43,7 @@ class Options(msgspec.Struct, frozen=True):
     checkpoint_every: float = 0.0
     keep: int = 0
     restore: str = ""
+    to_host: bool = False
     gpus: tuple[str, ...] = ()
     device_memory: int = 0
 
@@ -57,7 +58,8 @@ class ShardOptions(msgspec.Struct, frozen=True):
     directory of checkpoints, of which `keep` are kept; `last`: the token of the save that the shard makes at its end.
     `restore`: the checkpoint that it begins with. `curve_pair`: the public and secret key that the supervisor read in
     `curve_keys`; one that is started again has the same, whatever lies there. `gpu`: UUID of its device, "" for the
-    CPU; `device_memory`: bytes of it that tables may take.
+    CPU; `device_memory`: bytes of it that tables may take. `to_host`: columns that were saved on a device come to the
+    host; `beside`: memory is kept, and only what was on a device is restored.
     """
 
     name: str
@@ -79,6 +81,8 @@ class ShardOptions(msgspec.Struct, frozen=True):
     curve_pair: tuple[str, str] | None = None
     gpu: str = ""
     device_memory: int = 0
+    to_host: bool = False
+    beside: bool = False
 
     __repr__ = hidden
 
@@ -141,7 +145,7 @@ def parse_period(text: str) -> float:
     return seconds
 
 
-def check_checkpoints(directory: str, every: float, keep: int, restore: str) -> dict[str, Any]:
+def check_checkpoints(directory: str, every: float, keep: int, restore: str, to_host: bool) -> dict[str, Any]:
     """The options of checkpoints, as `Options` has them.
 
     Raises
@@ -151,7 +155,10 @@ def check_checkpoints(directory: str, every: float, keep: int, restore: str) -> 
     """
     if not directory and (every or keep or restore == "latest"):
         raise CheckpointError("--checkpoint-every, --keep and --restore latest need --checkpoint DIR")
+    if to_host and not restore:
+        raise CheckpointError("--restore-to-host says how --restore latest|PATH restores; add that")
     return {
+        "to_host": to_host,
         "checkpoint": os.path.abspath(directory) if directory else "",
         "checkpoint_every": every,
         "keep": keep,

@@ -78,6 +78,7 @@ class Shards:
                 options.log_level, options.discard, options.client_timeout, port, options.curve_keys,
                 options.checkpoint, options.keep, last_token(claim.directory) if options.checkpoint else "", restore,
                 pair, gpu=options.gpus[index] if options.gpus else "", device_memory=options.device_memory,
+                to_host=options.to_host, beside=claim.kept,
             )  # fmt: skip
             pid = claim.living.get(index)
             self.all.append(ShardProcess(told) if pid is None else Adopted(told, pid, port))

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SEGMENTS = "table-*"
+LOST = "lost-"
+"""Begins the name of a file that stands for a table which ended with a shard (`gear.server.lost`)."""
 SOCKET = "socket"
 _DIRECTORY = re.compile(r"gear-[0-9a-f]{32}")
 
@@ -214,7 +216,8 @@ def clear(directory: Path, discard: bool) -> int:
     if not kept:
         shutil.rmtree(directory, ignore_errors=True)
         return 0
-    keep = {*directory.glob(SEGMENTS), directory / DOOR, directory / CLIENTS}  # clients wait for who takes it up
+    keep = {*directory.glob(SEGMENTS), *directory.glob(f"{LOST}*")}
+    keep |= {directory / DOOR, directory / CLIENTS}  # clients wait for who takes it up
     for path in directory.iterdir():
         if path in keep:
             continue

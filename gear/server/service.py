@@ -218,7 +218,7 @@ class Service:
     def _row(self, client: Client, index: int) -> tuple[Hosted, int]:
         """A table, with which something is done now, and the client's number in it."""
         hosted = self.tables.get(index)
-        if hosted is None and index in self.tables.gone:
+        if hosted is None and index in self.tables.lost.numbers:
             raise TableNotFound(
                 "the table had columns on a GPU and ended with the shard that died; connect anew and create it again"
             )

@@ -33,6 +33,7 @@ from gear.server.device import take_device
 from gear.server.flows import Flow
 from gear.server.keys import ServerKeys
 from gear.server.lanes import Lanes
+from gear.server.lost import drop_lost, ended
 from gear.server.restored import restore
 from gear.server.router import Router
 from gear.server.saves import Shelf
@@ -83,9 +84,15 @@ class Shard:
         self._service = Service(
             place, self._clients, self._send, self.wake, self._about, options.token, options.client_timeout, shelf
         )
+        tables = self._service.tables
+        tables.lost = drop_lost(self._directory)
+        arenas = {}
         if options.restore:
-            restore(Path(options.restore), place, self._service.weights, options.checkpoint)
-        found = take_up(place, self._service.tables, self._clients)
+            beside = tables if options.beside else None
+            arenas = restore(
+                Path(options.restore), place, self._service.weights, options.checkpoint, options.to_host, beside
+            )
+        found = take_up(place, tables, self._clients, arenas)
         self._keys = keys = ServerKeys(options.curve_keys, options.curve_pair) if options.encrypted else None
         self._service.peers.encrypted = options.encrypted
         self._router = Router(path, options.host, options.client_timeout, options.port, keys)
@@ -340,6 +347,7 @@ class Shard:
             "curve_key": "" if self._keys is None else self._keys.public,
             "shard": self._options.index,
             "memory_limit": self._options.memory,
+            "lost_with_device": self._service.tables.lost.info(),
             "uptime": time.time() - self._started,
             "restarts": self._era,
             "messages": {"received": self._received, "refused": self._refused, "dropped": self._dropped},
@@ -363,6 +371,8 @@ class Shard:
         signal.set_wakeup_fd(-1)
         self._clients.close()
         for hosted in self._service.tables:
+            if hosted.stored.arena is not None and not self._options.discard:
+                ended(self._directory, hosted.stored)
             if hosted.stored.on_device is not None:
                 hosted.stored.close(keep=hosted.stored.arena is None)  # rows there end with this process
         runtime.clear(self._directory, self._options.discard)

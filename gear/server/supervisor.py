@@ -212,6 +212,7 @@ class Supervisor:
         ports = [shard.address().port if shard.listed else 0 for shard in shards]
         address = f"{self._options.host}:{self._port}"
         pids, restoring = [s.pid for s in shards], bool(self._restore) and not all(s.serves for s in shards)
+        restoring &= self._claim is not None and not self._claim.kept  # what is kept is never removed for more
         self._place.write(Record(str(self._place.directory), os.getpid(), pids, address, ports, restoring))
 
     def _hear_connections(self) -> None:

@@ -18,6 +18,7 @@ from gear.parts import holders, is_spread, part
 from gear.plan import Plan
 from gear.server.budget import MemoryBudget
 from gear.server.clients import Client
+from gear.server.lost import Losses
 from gear.storage.arrival import Places
 from gear.storage.format import Origin, show
 from gear.storage.layout import Layout
@@ -127,8 +128,8 @@ class Tables:
         self._place, self._budget, self._wake = place, budget, wake
         budget.taken_by(lambda: self.nbytes)
         self._by_index: dict[int, Hosted] = {}
-        self.gone: set[int] = set()
-        """Numbers that clients may still take for tables which ended with an earlier process of the shard."""
+        self.lost = Losses()
+        """What ended with earlier processes of the shard."""
         self._by_name: dict[str, Hosted] = {}
         self._births: dict[str, _Birth] = {}
         self._finished: deque[tuple[_Birth, StoredTable | GearError]] = deque()
@@ -227,7 +228,7 @@ class Tables:
                 f"columns {', '.join(on_device)} are placed on a device, but this server runs on the CPU; use "
                 "placement='host', or start it with --devices 0"
             )
-        taken = set(self._by_index) | self.gone | {b.index for b in self._births.values()}
+        taken = set(self._by_index) | self.lost.numbers | {b.index for b in self._births.values()}
         index = next((n for n in range(MOST_TABLES) if n not in taken), None)
         if index is None:
             raise SchemaError(f"{MOST_TABLES} tables exist, the most there can be; reuse one")

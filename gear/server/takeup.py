@@ -24,14 +24,13 @@ from gear.storage.memory import size_text
 from gear.storage.table import StoredTable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
+    from gear.devices.arena import Arena
     from gear.server.clients import Client, Clients
 
 logger = logging.getLogger(__name__)
-
-GONE = "gone-"
-"""Begins the name of a file that stands for the number of a table that ended with the shard before."""
 
 
 @dataclass
@@ -44,8 +43,18 @@ class TakenUp:
     damaged: int = 0
 
 
-def take_up(place: Place, tables: Tables, clients: Clients) -> TakenUp:
+def kept_in(directory: Path) -> dict[str, int]:
+    """The finished tables in a shard's directory, and their numbers."""
+    headers = [format.read(path) for path in directory.glob(SEGMENTS) if format.in_use(path)]
+    return {header.table.name: header.index for header in headers}
+
+
+def take_up(place: Place, tables: Tables, clients: Clients, arenas: Mapping[int, Arena] | None = None) -> TakenUp:
     """Take up every table that lies in a shard's directory.
+
+    Parameters
+    ----------
+    arenas : blocks on the device of those that were restored, by the tables' numbers.
 
     Raises
     ------
@@ -55,16 +64,10 @@ def take_up(place: Place, tables: Tables, clients: Clients) -> TakenUp:
     paths = sorted(place.directory.glob(SEGMENTS), key=lambda path: int(path.name.rpartition("-")[2]))
     headers = {path: _read(path, place) for path in paths if _finished(path)}
     found = TakenUp()
-    tables.gone |= {int(path.name.removeprefix(GONE)) for path in place.directory.glob(f"{GONE}*")}
     for path, header in headers.items():
-        if any(column.placement == "device" for column in header.table.columns):
-            logger.warning("table %s had columns on a GPU, which are gone with its shard: drops it", header.table.name)
-            path.unlink()
-            (place.directory / f"{GONE}{header.index}").touch(0o600)
-            tables.gone.add(header.index)
-            continue
         stored = StoredTable(
-            header.table, header.index, header.shard, path, header.spread, kept=True, era=place.era, gpu=place.gpu
+            header.table, header.index, header.shard, path, header.spread, kept=True, era=place.era, gpu=place.gpu,
+            arena=(arenas or {}).get(header.index),
         )  # fmt: skip
         origin = header.origin
         whole = schema.from_bytes(origin.whole)

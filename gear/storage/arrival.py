@@ -39,7 +39,7 @@ class Places:
     """
 
     def __init__(self, layout: Layout, segment: npt.NDArray[np.uint8], arena: Arena | None = None) -> None:
-        self.block_bytes, self._there = layout.block_bytes + layout.device_block_bytes, arena
+        self.block_bytes, self._there = layout.full_block_bytes, arena
         region, base = layout.regions["arena"], layout.regions["trajectories"].offset
         self.blocks = segment[region.offset :][: region.nbytes].reshape(layout.blocks, layout.block_bytes)
         self.values = [
@@ -54,8 +54,7 @@ class Places:
         """Write blocks as they came, uint8[N, block_bytes], into those of these numbers."""
         if self._there is not None:
             size = self.blocks.shape[1]
-            for block, rows in zip(to.tolist(), source, strict=True):
-                self._there.blocks[block] = rows[size:]
+            self._there.blocks[to] = source[:, size:]
             source = source[:, :size]
         if (np.diff(to) == 1).all():
             self.blocks[to[0] : to[0] + len(to)] = source

@@ -143,7 +143,7 @@ class Layout:
         bound = max(table.mean_length / steps + 0.5, math.ceil((table.mean_length + 1) / steps))
         capacity = table.capacity
         if isinstance(capacity, Bytes):
-            self.data_blocks = capacity.n // (self.block_bytes + self.device_block_bytes)
+            self.data_blocks = capacity.n // self.full_block_bytes
             if self.data_blocks * steps < 2:  # one step and its final row
                 raise SchemaError(
                     f"table {table.name!r}: a capacity of {capacity.n} bytes does not hold two rows in whole blocks "
@@ -217,6 +217,22 @@ class Layout:
                 self._placements[column.name] = Placement(column, base + at, column.row_bytes, column.row_bytes)
                 at += strip
         return up(at, ALIGN if at >= 512 else 8)
+
+    def renumber(self, index: int) -> None:
+        """Give the table another number, before anybody knows the one it has."""
+        self.index = index
+        self.__dict__.pop("params", None)
+
+    @property
+    def full_block_bytes(self) -> int:
+        """Bytes of a block with its columns on a device behind the others: so blocks travel, and are saved."""
+        return self.block_bytes + self.device_block_bytes
+
+    def offset_of(self, place: Placement) -> int:
+        """Where a per-step column begins in such a full block."""
+        return place.offset + (
+            self.block_bytes if self.device_block_bytes and place.column.placement == "device" else 0
+        )
 
     @property
     def device_bytes(self) -> int:

@@ -32,6 +32,8 @@ class OnDevice:
     layout, segment : the table's.
     gpu : str
         UUID of the device.
+    arena : Arena, optional
+        The blocks there, where they are filled already.
 
     Attributes
     ----------
@@ -43,11 +45,11 @@ class OnDevice:
     DeviceError, InsufficientMemory
     """
 
-    def __init__(self, layout: Layout, segment: npt.NDArray[np.uint8], gpu: str) -> None:
+    def __init__(self, layout: Layout, segment: npt.NDArray[np.uint8], gpu: str, arena: Arena | None = None) -> None:
         self.gpu, self._layout, self._segment = gpu, layout, segment
         self.mapped = MappedSegment(segment, number_of(gpu))
         weakref.finalize(self, self.mapped.close)
-        self.arena = Arena(layout, gpu) if layout.device_bytes else None
+        self.arena = Arena(layout, gpu) if layout.device_bytes and arena is None else arena
         self.draws: DrawsThere | None = None
         self._collector: Collector | None = None
 

@@ -22,12 +22,14 @@ from gear.storage import arrayfile
 from gear.storage import fields as f
 from gear.storage.item_sets import ItemSet
 from gear.storage.items import indices, item_count
+from gear.storage.putting_back import places
 from gear.storage.rebuild import restamp
 from gear.storage.rowfiles import scatter
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from gear.devices.arena import Arena
     from gear.storage.layout import Layout
     from gear.storage.manifest import SavedTable
 
@@ -113,7 +115,13 @@ def _follows(slots: npt.NDArray[np.int64], there: npt.NDArray[np.bool_]) -> npt.
 
 
 def plant(
-    root: Path, sources: list[Source], plans: list[Plan], part: int, layout: Layout, segment: npt.NDArray[np.uint8]
+    root: Path,
+    sources: list[Source],
+    plans: list[Plan],
+    part: int,
+    layout: Layout,
+    segment: npt.NDArray[np.uint8],
+    arena: Arena | None = None,
 ) -> None:
     """Fill the memory of an empty table with the part that falls to it.
 
@@ -125,7 +133,10 @@ def plant(
     slots, blocks = layout.view(segment, "slots"), layout.view(segment, "blocks")
     first = 0
     for number, source in enumerate(sources):
-        if source.layout.block_bytes != layout.block_bytes or source.layout.items_per_block != layout.items_per_block:
+        then = source.layout
+        moved = then.device_block_bytes and not layout.device_block_bytes  # to the host, column by column
+        same = moved or then.full_block_bytes == layout.full_block_bytes
+        if not same or (then.block_steps, then.items_per_block) != (layout.block_steps, layout.items_per_block):
             raise CheckpointError(
                 f"table {layout.table.name!r} has blocks of another size here than where it was saved"
             )
@@ -138,7 +149,7 @@ def plant(
         first += len(chain)
         _directory(source, layout, slots, blocks, where, to, mine, plan.slot[mine])
         _items(source, layout, segment, where, to)
-        _rows(root, source, layout, segment, where, to)
+        _rows(root, source, layout, segment, arena, where, to)
     _finish(sources, layout, segment, plans, part, len(plan.slot))
 
 
@@ -215,12 +226,12 @@ def _rows(
     source: Source,
     layout: Layout,
     segment: npt.NDArray[np.uint8],
+    arena: Arena | None,
     where: npt.NDArray[np.int64],
     to: npt.NDArray[np.int64],
 ) -> None:
-    arena, arrays = layout.regions["arena"], source.arrays
-    mine = segment[arena.offset : arena.offset + arena.nbytes].reshape(layout.blocks, layout.block_bytes)
-    scatter(root, source.table.rows, arrays["block_file"], arrays["block_row"], [mine], to)
+    arrays, mine = source.arrays, places(source.layout, layout, segment, arena)
+    scatter(root, source.table.rows, arrays["block_file"], arrays["block_row"], mine, to)
     if "value_file" in arrays:
         files = source.table.values
         scatter(root, files, arrays["value_file"], arrays["value_row"], layout.strips(segment), where)

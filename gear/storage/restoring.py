@@ -8,34 +8,32 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gear import schema
-from gear.errors import CheckpointError, GearError, InsufficientMemory
-from gear.parts import holders, is_spread
+from gear.errors import CheckpointError, DeviceError, GearError, InsufficientMemory
+from gear.parts import is_spread
 from gear.parts import part as part_
-from gear.storage import arrayfile, format, memory, replanting
+from gear.storage import arrayfile, format, memory
 from gear.storage import fields as f
 from gear.storage.journal import stamp
 from gear.storage.layout import Layout
 from gear.storage.lineage import finish, hide, set_line
-from gear.storage.manifest import Manifest, Part, SavedTable, SavedWeights
+from gear.storage.manifest import SavedTable, SavedWeights
+from gear.storage.putting_back import places
 from gear.storage.rowfiles import scatter
 from gear.storage.saving_table import layout_sum
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from gear.devices.arena import Arena
+    from gear.storage.portions import Piece
+
 logger = logging.getLogger(__name__)
-
-
-def part_of(manifest: Manifest, shard: int) -> Part:
-    """What a shard has saved."""
-    return next(part for part in manifest.parts if part.shard == shard)
 
 
 def layout_of(table: SavedTable) -> Layout:
@@ -60,87 +58,25 @@ def layout_of(table: SavedTable) -> Layout:
     return layout
 
 
-class Piece(NamedTuple):
-    """What a shard makes of a table: its layout here, how it is filled, and what its header says."""
-
-    table: SavedTable
-    layout: Layout
-    origin: format.Origin
-    line: int
-    fill: Callable[[npt.NDArray[np.uint8]], None]
-
-
-def pieces(root: Path, manifest: Manifest, shard: int, shards: int, same_line: bool) -> list[Piece]:
-    """What falls to a shard of a server of so many; `same_line`: nothing was saved after this checkpoint.
-
-    Raises
-    ------
-    CheckpointError
-    """
-    if manifest.shards == shards:
-        return [_again(root, table, layout_of(table), same_line) for table in part_of(manifest, shard).tables]
-    found, by_name = [], dict[str, list[SavedTable]]()
-    for part in manifest.parts:
-        for table in part.tables:
-            by_name.setdefault(table.name, []).append(table)
-    for index, (name, saved) in enumerate(by_name.items()):
-        whole = schema.from_bytes(bytes.fromhex(saved[0].declaration))
-        there = holders(whole, shards)
-        if len(saved) != saved[0].parts:
-            raise CheckpointError(f"table {name!r} has {len(saved)} of its {saved[0].parts} parts in {root}")
-        if shard not in there:
-            continue
-        saved = sorted(saved, key=lambda table: table.part)
-        number = there.index(shard)
-        layouts = [
-            Layout(part_(whole, k, len(there)), index, there[k], spread=is_spread(whole, len(there)))
-            for k in range(len(there))
-        ]
-        layout = layouts[number]
-        if len(there) == len(saved):  # the same parts elsewhere
-            layout_of(saved[number])
-            found.append(_again(root, saved[number], layout, False))
-        else:
-            found.append(_anew(root, saved, layouts, number))
-    return found
-
-
-def _again(root: Path, table: SavedTable, layout: Layout, same_line: bool) -> Piece:
-    origin = format.Origin(bytes.fromhex(table.declaration), table.part, table.parts)
-    line = table.line if same_line else 0
-    return Piece(table, layout, origin, line, lambda segment: fill(root, table, layout, segment))
-
-
-def _anew(root: Path, saved: list[SavedTable], layouts: list[Layout], number: int) -> Piece:
-    def plant(segment: npt.NDArray[np.uint8]) -> None:
-        sources = [replanting.load(root, table, layout_of(table)) for table in saved]
-        plans, left_out = replanting.deal(sources, layouts)
-        replanting.plant(root, sources, plans, number, layouts[number], segment)
-        if left_out and number == 0:
-            logger.warning(
-                "table %s: %d trajectories, the oldest, have no place on %d shards and are left out",
-                saved[0].name, left_out, len(layouts),
-            )  # fmt: skip
-
-    origin = format.Origin(bytes.fromhex(saved[0].declaration), number, len(layouts))
-    return Piece(saved[0], layouts[number], origin, 0, plant)
-
-
-def restore(root: Path, found: list[Piece], folder: Path, limit: int | None = None) -> None:
-    """Make the segments of a shard in its directory.
+def restore(
+    root: Path, found: list[Piece], folder: Path, limit: int | None = None, gpu: str = "", there: int = 0
+) -> dict[int, Arena]:
+    """Make the segments of a shard in its directory; the arenas of columns on its device, by the tables' numbers.
 
     Parameters
     ----------
     found : see `pieces`.
     limit : int, optional
         Bytes that they may take.
+    gpu, there : UUID of the shard's device, "" without one, and bytes that they may take of it.
 
     Raises
     ------
     CheckpointError
         If a file is damaged or missing, naming it: no segment counts as finished then.
-    InsufficientMemory
+    InsufficientMemory, DeviceError
     """
+    _check_device(root, found, gpu, there)
     total = sum(piece.layout.nbytes for piece in found)
     if limit is not None and total > limit:
         raise InsufficientMemory(
@@ -148,6 +84,7 @@ def restore(root: Path, found: list[Piece], folder: Path, limit: int | None = No
             f"{memory.size_text(limit)} ({limit} bytes) there; raise it"
         )
     made: list[npt.NDArray[np.uint8]] = []
+    arenas: dict[int, Arena] = {}
     for piece in found:
         path = folder / f"table-{piece.layout.index}"
         path.unlink(missing_ok=True)
@@ -157,13 +94,37 @@ def restore(root: Path, found: list[Piece], folder: Path, limit: int | None = No
         if piece.table.shown:
             format.show(segment)
         set_line(segment, piece.line)
-        piece.fill(segment)
+        arena = None
+        if piece.layout.device_bytes:
+            from gear.devices.arena import Arena
+
+            arena = arenas[piece.layout.index] = Arena(piece.layout, gpu)
+        piece.fill(segment, arena)
         made.append(segment)
     for segment in made:
         finish(segment)
+    return arenas
 
 
-def fill(root: Path, table: SavedTable, layout: Layout, segment: npt.NDArray[np.uint8]) -> None:
+def _check_device(root: Path, found: list[Piece], gpu: str, there: int) -> None:
+    """Refuse columns on a device where there is none, or too little of it."""
+    names = [piece.table.name for piece in found if piece.layout.device_bytes]
+    total = sum(piece.layout.device_bytes for piece in found)
+    if names and not gpu:
+        raise DeviceError(
+            f"tables {', '.join(names)} of {root} have columns on a GPU, but this server runs on the CPU; start "
+            "it with --devices 0, or with --restore-to-host to have them on the host from now on"
+        )
+    if total > there:
+        raise InsufficientMemory(
+            f"the tables of {root} take {memory.size_text(total)} ({total} bytes) of a GPU, but --device-memory allows "
+            f"{memory.size_text(there)} ({there} bytes); raise it, or add --restore-to-host"
+        )
+
+
+def fill(
+    root: Path, table: SavedTable, layout: Layout, segment: npt.NDArray[np.uint8], arena: Arena | None = None
+) -> None:
     """Fill the memory of an empty table with what was saved.
 
     Raises
@@ -183,10 +144,8 @@ def fill(root: Path, table: SavedTable, layout: Layout, segment: npt.NDArray[np.
             data = rows.reshape(-1).view(np.uint8)
             segment[at : at + len(data)] = data
             at += len(data)
-    arena = layout.regions["arena"]
-    blocks = segment[arena.offset : arena.offset + arena.nbytes].reshape(layout.blocks, layout.block_bytes)
     place = arrayfile.read(root, table.arrays["block_file"]), arrayfile.read(root, table.arrays["block_row"])
-    scatter(root, table.rows, *place, [blocks])
+    scatter(root, table.rows, *place, places(layout_of(table), layout, segment, arena))
     if "value_file" in table.arrays:
         place = arrayfile.read(root, table.arrays["value_file"]), arrayfile.read(root, table.arrays["value_row"])
         scatter(root, table.values, *place, layout.strips(segment))

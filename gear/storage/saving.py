@@ -73,14 +73,8 @@ class PartSave:
         Raises
         ------
         CheckpointError
-            If the directory cannot be written to, or a table has columns on a GPU.
+            If the directory cannot be written to.
         """
-        away = [subject.stored.table.name for subject in self._subjects if subject.stored.layout.device_block_bytes]
-        if away:
-            raise CheckpointError(
-                f"tables {', '.join(away)} have columns on a GPU, which checkpoints do not hold yet; place their "
-                "columns on the host"
-            )
         folder = shelf.part_folder(self._root, self._shard)
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -97,7 +91,7 @@ class PartSave:
             snapshot.take()
         self._parcels = list(self._published())
         self.progress.total = sum(
-            int(np.count_nonzero(s.pending)) * s.layout.block_bytes
+            int(np.count_nonzero(s.pending)) * s.layout.full_block_bytes
             + int(np.count_nonzero(s.values_pending)) * s.value_bytes
             + sum(a.nbytes for a in s.arrays.values())
             for s in self.snapshots

@@ -68,7 +68,9 @@ class TableSave:
         self._layout = snapshot.layout
         self._folder = f"shard-{shard}/table-{self._layout.index}"
         unique = secrets.token_hex(8)  # linked files of earlier checkpoints keep their names beside these
-        self._blocks = RowFiles(root, f"{self._folder}/rows-{unique}-", self._layout.blocks, self._layout.block_bytes)
+        self._blocks = RowFiles(
+            root, f"{self._folder}/rows-{unique}-", self._layout.blocks, self._layout.full_block_bytes
+        )
         self._values = RowFiles(root, f"{self._folder}/values-{unique}-", self._layout.slots, snapshot.value_bytes)
 
     def write(self, before: Path | None, earlier: manifest.SavedTable | None) -> tuple[manifest.SavedTable, int]:
@@ -114,7 +116,7 @@ class TableSave:
             line=line_of(subject.stored.segment),
             layout=layout_sum(layout.params),
             block_steps=layout.block_steps,
-            block_bytes=layout.block_bytes,
+            block_bytes=layout.full_block_bytes,
             columns=_geometry(layout),
             arrays=files,
             rows=self._blocks.files,
@@ -148,7 +150,7 @@ class TableSave:
             unchanged &= changes == changes_then
             same &= unchanged[np.maximum(blocks[:, f.SLOT], 0)]
         taken = self._blocks.link(before, earlier.rows, of("block_file"), of("block_row"), same)
-        self._pass(taken, snapshot.pending, layout.block_bytes)
+        self._pass(taken, snapshot.pending, layout.full_block_bytes)
         if snapshot.value_bytes:
             closed = (slots[:, f.STATE] == f.CLOSED) & (slots_then[:, f.STATE] == f.CLOSED) & unchanged
             file, row = of("value_file"), of("value_row")
@@ -179,8 +181,8 @@ class TableSave:
         blocks = snapshot.records("blocks")
         order = np.flatnonzero(snapshot.pending)
         order = order[np.lexsort((blocks[order, f.ORDINAL], rank[blocks[order, f.SLOT]]))]
-        n = max(1, arrayfile.CHUNK // self._layout.block_bytes)
-        buffer = np.empty((min(n, max(1, len(order))), self._layout.block_bytes), np.uint8)
+        n = max(1, arrayfile.CHUNK // self._layout.full_block_bytes)
+        buffer = np.empty((min(n, max(1, len(order))), self._layout.full_block_bytes), np.uint8)
         at = 0
         while True:
             chosen = snapshot.urgent(n)
@@ -218,7 +220,7 @@ def _geometry(layout: Layout) -> list[manifest.Geometry]:
     steps = [p for p in layout.placements.values() if p.column.per == "step"]
     for place in [*steps, *layout.once]:
         column, once = place.column, place.column.per != "step"
-        offset, stride = (at, place.width) if once else (place.offset, place.stride)
+        offset, stride = (at, place.width) if once else (layout.offset_of(place), place.stride)
         at += place.width if once else 0
         found.append(
             manifest.Geometry(column.name, column.per, column.dtype, tuple(column.shape), offset, stride, place.width)

@@ -94,7 +94,8 @@ class Snapshot:
             copy.fill(0)  # touched now: at the instant a copy is all that is left to do
             self.arrays[name] = copy
         taken = sum(copy.nbytes for copy in self.arrays.values())
-        self.room = max(LEAST_ROOM, layout.nbytes // SHARE - taken) if room is None else room
+        whole = layout.nbytes + layout.device_bytes
+        self.room = max(LEAST_ROOM, whole // SHARE - taken) if room is None else room
         self.lost = np.zeros(layout.slots, np.bool_)
         self.pending = np.zeros(layout.blocks, np.bool_)
         self.values_pending = np.zeros(layout.slots, np.bool_)
@@ -106,6 +107,7 @@ class Snapshot:
         self.most_aside, self._free = 0, self.room
         segment, region = stored.segment, layout.regions["arena"]
         self._arena = segment[region.offset : region.offset + region.nbytes].reshape(layout.blocks, layout.block_bytes)
+        self._there = None if stored.arena is None else stored.arena.blocks
         self._blocks_now, self._slots_now = layout.view(segment, "blocks"), layout.view(segment, "slots")
         self._strips = layout.strips(segment)
         self.value_bytes = sum(p.width for p in layout.once)
@@ -160,8 +162,9 @@ class Snapshot:
         for block in numbers.tolist():
             if block in self._aside:
                 continue
-            if self._reserve(self.layout.block_bytes):
-                self._aside[block] = self._arena[block].copy()
+            if self._reserve(self.layout.full_block_bytes):
+                self._aside[block] = np.empty(self.layout.full_block_bytes, np.uint8)
+                self._copy(np.array([block]), self._aside[block][None])
             else:
                 self._gone[block] = True
 
@@ -197,11 +200,11 @@ class Snapshot:
         return free[self.pending[free]][:most]
 
     def read(self, blocks: npt.NDArray, out: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-        """Read blocks as they were into `out`, uint8[len(blocks), block_bytes]; bool[len(blocks)], which were there.
+        """Read blocks as they were into `out`, uint8[N, full_block_bytes]; bool[N], which were there.
 
         What was not is lost, and its trajectory with it.
         """
-        np.take(self._arena, blocks, axis=0, out=out, mode="clip")
+        self._copy(blocks, out)
         then = self.records("blocks")
         there = self._blocks_now[blocks, f.GENERATION] == then[blocks, f.GENERATION]
         there &= ~self._gone[blocks]
@@ -210,6 +213,15 @@ class Snapshot:
             self._give_aside(blocks, self._aside, out, there)
         self.lost[then[blocks[~there], f.SLOT]] = True
         return there
+
+    def _copy(self, blocks: npt.NDArray, out: npt.NDArray[np.uint8]) -> None:
+        """Copy blocks as they are by now."""
+        size = self.layout.block_bytes
+        if self._there is None:
+            np.take(self._arena, blocks, axis=0, out=out, mode="clip")
+            return
+        out[:, :size] = self._arena[blocks]
+        out[:, size:] = self._there.read(blocks)
 
     def read_values(self, slots: npt.NDArray, out: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
         """The same for what trajectories have once; out: uint8[len(slots), value_bytes]."""

@@ -75,6 +75,8 @@ class StoredTable:
         How often its shard was started before; part of the numbers of pins.
     gpu : str
         UUID of the shard's device, which the segment is mapped for; "" without one.
+    arena : Arena, optional
+        The blocks of a kept table's columns there: restored ones, for device memory is never kept.
 
     Attributes
     ----------
@@ -99,6 +101,7 @@ class StoredTable:
         kept: bool = False,
         era: int = 0,
         gpu: str = "",
+        arena: Arena | None = None,
     ) -> None:
         self.table, self.path = table, path
         self.layout = Layout(table, index, shard, spread=spread)
@@ -130,7 +133,7 @@ class StoredTable:
         if gpu:
             from gear.storage.on_device import OnDevice
 
-            self.on_device = OnDevice(self.layout, self.segment, gpu)
+            self.on_device = OnDevice(self.layout, self.segment, gpu, arena)
         if kept:
             self.counters[f.SUMMED_THERE] = 0
             self.take_up()

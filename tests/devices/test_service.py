@@ -165,6 +165,7 @@ def test_tables_with_columns_on_a_device_end_with_their_shard_and_the_others_go_
             assert np.asarray(other.sample(1, "goes")["obs"]).sum() == 30
         with pytest.raises(gear.TableNotFound, match="connect anew"):
             client.insert(given, "goes", timeout=60)
+        assert client.info()["lost_with_device"] == {"tables": 1, "trajectories": 1, "steps": 8}
     for path in memory.SHARED.glob(
         "gear-simulated-*"
     ):  # a device forgets what a dead process had; the simulator's does not

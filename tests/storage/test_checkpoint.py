@@ -19,7 +19,8 @@ from gear import schema
 from gear.errors import CheckpointError
 from gear.storage import arrayfile, format, manifest, shelf
 from gear.storage import fields as f
-from gear.storage.restoring import pieces, restore
+from gear.storage.portions import pieces
+from gear.storage.restoring import restore
 from gear.storage.saving import Parcel, PartSave
 from gear.storage.saving_table import Subject
 from gear.storage.table import StoredTable

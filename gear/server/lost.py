@@ -1,0 +1,101 @@
+"""Tables that ended with a shard because the memory of its device did: dropped whole, counted, never taken for others.
+
+Device memory lives as long as the process that allocated it. What is left of such a table, directory and host columns,
+is useless without: it is removed before anybody could read rows that are none. A file in the shard's directory stands
+for its number, which clients of before may still use, and says what was lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gear.server.runtime import LOST, SEGMENTS
+from gear.storage import fields as f
+from gear.storage import format, memory
+from gear.storage.layout import Layout
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gear.storage.table import StoredTable
+
+logger = logging.getLogger(__name__)
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """A table that ended with a process of its shard."""
+
+    name: str
+    index: int
+    trajectories: int
+    steps: int
+
+
+@dataclass
+class Losses:
+    """What a shard has lost so far, restarts and all; `numbers`: of the tables, not to be given to others."""
+
+    tables: int = 0
+    trajectories: int = 0
+    steps: int = 0
+    numbers: frozenset[int] = frozenset()
+
+    def info(self) -> dict[str, int]:
+        """For `Client.info`."""
+        return {"tables": self.tables, "trajectories": self.trajectories, "steps": self.steps}
+
+
+def drop_lost(directory: Path) -> Losses:
+    """Remove what was left of tables with columns on a device by the process before; all that was ever lost."""
+    for path in list(directory.glob(SEGMENTS)):
+        if not format.in_use(path):
+            continue
+        header = format.read(path)
+        layout = Layout(header.table, header.index, header.shard, spread=header.spread)
+        if layout.device_bytes:
+            counters = layout.view(memory.attach(path, layout.nbytes), "counters")
+            lost = Lost(header.table.name, header.index, int(counters[f.STORED]), int(counters[f.STORED_STEPS]))
+            logger.warning(
+                "table %s had columns on a GPU, gone with its shard: drops it, with %d trajectories, %d steps",
+                lost.name, lost.trajectories, lost.steps,
+            )  # fmt: skip
+            note(directory, lost)
+            path.unlink()
+    return noted(directory)
+
+
+def noted(directory: Path) -> Losses:
+    """All that was ever lost, and not made good by a checkpoint."""
+    found = Losses()
+    for path in directory.glob(f"{LOST}*"):
+        lost = msgspec.json.decode(path.read_bytes(), type=Lost)
+        found.tables += bool(lost.trajectories)
+        found.trajectories += lost.trajectories
+        found.steps += lost.steps
+        found.numbers |= {lost.index}
+    return found
+
+
+def ended(directory: Path, stored: StoredTable) -> None:
+    """A table with columns on a device ends with its shard, in order."""
+    counts = stored.counters
+    note(directory, Lost(stored.table.name, stored.layout.index, int(counts[f.STORED]), int(counts[f.STORED_STEPS])))
+
+
+def made_good(directory: Path, name: str, trajectories: int, steps: int) -> None:
+    """So much of a table that was lost last has come back from a checkpoint."""
+    notes = [msgspec.json.decode(path.read_bytes(), type=Lost) for path in directory.glob(f"{LOST}*")]
+    for lost in [one for one in notes if one.name == name][-1:]:
+        left = max(0, lost.trajectories - trajectories), max(0, lost.steps - steps)
+        note(directory, Lost(name, lost.index, *left))
+
+
+def note(directory: Path, lost: Lost) -> None:
+    """Write down what was lost."""
+    path = directory / f"{LOST}{lost.index}"
+    path.write_bytes(msgspec.json.encode(lost))
+    path.chmod(0o600)
