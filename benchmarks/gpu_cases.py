@@ -106,6 +106,23 @@ class _Gathers:
         self.last = k % SETS
         self.ready(self.segment, self.given[0][self.last], self.given[1], self.out)
 
+    def rows_of(self, starts: np.ndarray, steps: int) -> np.ndarray:
+        """The numbers of all rows of items, along the chains of blocks."""
+        table = self.content[: 4 * r.BLOCK_FIELDS * int(self.plan[0, r.BLOCK_COUNT])].view(np.int32)
+        after = table.reshape(-1, r.BLOCK_FIELDS)[:, r.NEXT]
+        length = int(self.plan[0, r.ITEM_LENGTH])
+        found, row = np.empty((len(starts), length), np.int64), starts.copy()
+        for step in range(length):
+            found[:, step] = row
+            last = row % steps == steps - 1
+            row = np.where(last, after[row // steps].astype(np.int64) * steps, row + 1)
+        return found.reshape(-1)
+
+    def copied(self, batch: np.ndarray, k: int) -> None:
+        """Bring a batch of the host to the device."""
+        self.last = k % SETS
+        self.out.copy_to_device(batch)
+
     def verify(self) -> None:
         """The last batch is what the host gathers."""
         expected = np.empty(self.nbytes, np.uint8)
@@ -144,16 +161,23 @@ class Rows(_Gathers):
         super().__init__(mapped, 16, blocks, 1, 1, 68, items)
 
 
-def host_way(case: _Gathers) -> Callable[[int], object]:
-    """The same batch as users make it today: gathered by the host, copied to the device."""
-    batch = cuda.mapped_array(case.nbytes, np.uint8)
-    pads = np.zeros(0, np.uint8)
+def host_ways(case: _Gathers) -> Iterator[tuple[str, Callable[[int], object]]]:
+    """The same batch gathered by the host into page-locked memory and copied: by NumPy, as users do, and by GEAR."""
+    batch, pads = cuda.pinned_array(case.nbytes, np.uint8), np.zeros(0, np.uint8)
+    steps, width, begin = (int(v) for v in (case.plan[0, r.BLOCK_STEPS], case.plan[1, r.WIDTH], case.plan[0, r.ARENA]))
+    rows = case.content[begin:].reshape(-1, width)
+    numbers = [case.rows_of(starts, steps) for starts in case.starts]  # which rows, known beforehand
 
-    def call(k: int) -> None:
-        host.gather(case.content, case.plan, pads, case.starts[k % SETS], case.lengths, np.asarray(batch))
-        case.out.copy_to_device(np.asarray(batch))
+    def by_numpy(k: int) -> None:
+        np.take(rows, numbers[k % SETS], axis=0, out=batch.reshape(-1, width), mode="clip")
+        case.copied(batch, k)
 
-    return call
+    def by_gear(k: int) -> None:
+        host.gather(case.content, case.plan, pads, case.starts[k % SETS], case.lengths, batch)
+        case.copied(batch, k)
+
+    yield "by NumPy's take, copied", by_numpy
+    yield "by GEAR on the host, copied", by_gear
 
 
 class Tree:

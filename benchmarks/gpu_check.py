@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numba import cuda
@@ -11,7 +11,7 @@ from benchmarks.measure import WrongResult
 from gear.kernels import cuda as kernels
 from gear.kernels import host, reference, reference_top, reference_views
 from gear.kernels import records as r
-from tests.kernels import cases, test_views
+from tests.kernels import cases, test_packed, test_views
 
 POISON = 0xA5
 
@@ -38,6 +38,18 @@ def _gathers(rng: np.random.Generator, count: int) -> None:
         )
         case = cases.gather_case(shape)
         _same(f"gather of {shape}", case.run(kernels), case.run(reference))
+        _same(f"packed gather of {shape}", test_packed.run(case, kernels), test_packed.run(case, reference))
+
+
+def _randoms(rng: np.random.Generator, count: int) -> None:
+    for _ in range(count):
+        seed, first = (int(v) for v in rng.integers(2**62, size=2))
+        got, expected = np.full(100, np.nan), np.empty(100)
+        kernels.uniforms(seed, first, got)
+        reference.uniforms(seed, first, expected)
+        _same("numbered random numbers", got, expected)
+        if kernels.random_bits(seed, first, 3) != reference.random_bits(seed, first, 3):
+            raise WrongResult("random bits differ from the reference")
 
 
 def _views(rng: np.random.Generator, count: int) -> None:
@@ -100,6 +112,10 @@ def _trees(rng: np.random.Generator, sizes: tuple[int, ...]) -> None:
         kernels.tree_sample(got[0], got[2], seed, first, items, probabilities)
         host.uniforms(seed, first, masses)
         masses *= host.tree_total(expected[0], expected[2])
+        at_masses = cases.drawn(kernels, got[0], got[2], masses)
+        _same("draws at masses", at_masses, cases.drawn(host, expected[0], expected[2], masses))
+        totals = [(one.tree_total(t[0], t[2]), one.tree_smallest(*t)) for one, t in ((kernels, got), (host, expected))]
+        _same("total and smallest leaf", np.array(totals[0]), np.array(totals[1]))
         _same("draws, against the host's", items, cases.drawn(host, expected[0], expected[2], masses))
 
 
@@ -132,18 +148,13 @@ def _streams(rng: np.random.Generator, rounds: int) -> None:
         _same("a batch on a stream", got, case.run(reference))
 
 
-def checks(tiny: bool) -> Iterator[str]:
-    """Do every check; yields what was checked."""
+def checks(tiny: bool) -> Iterator[tuple[str, Callable[[], None]]]:
+    """(what is checked, what checks it)"""
     rng = np.random.default_rng()
-    _gathers(rng, 5 if tiny else 150)
-    yield "gather"
-    _views(rng, 5 if tiny else 100)
-    yield "views"
-    _scatters(rng, 3 if tiny else 50)
-    yield "scatter"
-    _trees(rng, (3, 100) if tiny else (3, 100, 5000, 300_000))
-    yield "sum tree: build, update, draw"
-    _bests(rng, 2 if tiny else 20, 30 if tiny else 20_000)
-    yield "the best by key"
-    _streams(rng, 4 if tiny else 200)
-    yield "batches on streams"
+    yield "gather, padded and packed", lambda: _gathers(rng, 5 if tiny else 150)
+    yield "views", lambda: _views(rng, 5 if tiny else 100)
+    yield "scatter", lambda: _scatters(rng, 3 if tiny else 50)
+    yield "random numbers", lambda: _randoms(rng, 2 if tiny else 20)
+    yield "sum tree: build, update, draw", lambda: _trees(rng, (3, 100) if tiny else (3, 100, 5000, 300_000))
+    yield "the best by key", lambda: _bests(rng, 2 if tiny else 20, 30 if tiny else 20_000)
+    yield "batches on streams", lambda: _streams(rng, 4 if tiny else 200)

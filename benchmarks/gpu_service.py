@@ -2,7 +2,7 @@
 
 Tables of windows of 64 steps, prioritized, served by `gear-server --devices 0` in a process of its own; the learner
 draws 256 windows at a time. First every batch of a learner on the GPU is held against one of the host, of columns on
-the host, on the device and both.
+the host, on the device and both; also what a slow consumer reads of memory that is asked for again meanwhile.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -44,51 +45,105 @@ def trajectories(rng: np.random.Generator, count: int, steps: int) -> list[dict[
     return made
 
 
-def checks(tiny: bool) -> Iterator[str]:
-    """Hold a learner's batches on the GPU against those of the host."""
-    rng = np.random.default_rng()
-    length, steps = (4, 200) if tiny else (WINDOW, 20_000)
+def checks(tiny: bool) -> Iterator[tuple[str, Callable[[], None]]]:
+    """(what is checked, what checks it): a learner's batches on the GPU against those of the host."""
+    for placement in ("host", "device", "both"):
+        yield f"the service's batches, columns on {placement}", lambda p=placement: _batches(tiny, p)  # type: ignore[misc]
+        yield f"memory used again, columns on {placement}", lambda p=placement: _hazards(tiny, p)  # type: ignore[misc]
+
+
+@contextlib.contextmanager
+def _pair(tiny: bool, placement: str, length: int) -> Iterator[tuple[gear.Client, gear.Client]]:
+    """Two clients whose tables hold the same and draw the same: of the host, and with a GPU."""
+    rng, steps = np.random.default_rng(), 200 if tiny else 20_000
+    given = trajectories(rng, 6, 20 if tiny else 600)
+    on_device = [table("t", placement, steps, length)]
+    with (
+        gear.embedded([table("t", "host", steps, length)]) as host,
+        gear.embedded(on_device, device="cuda:0") as one,
+    ):
+        for client in (host, one):
+            client.insert_many(given)
+        yield host, one
+
+
+def _batches(tiny: bool, placement: str) -> None:
+    length = 4 if tiny else WINDOW
     views = ("obs", gear.n_step("reward", 3, 0.99), gear.View("obs", shift=1, name="next"))
     queries = (gear.Query(8), gear.Query(8, views=views), gear.Query(8, layout="packed"))
-    given = trajectories(rng, 6, 20 if tiny else 600)
-    for placement in ("host", "device", "both"):
-        on_device = [table("t", placement, steps, length)]
-        with (
-            gear.embedded([table("t", "host", steps, length)]) as host,
-            gear.embedded(on_device, device="cuda:0") as one,
-        ):
-            for client in (host, one):
-                client.insert_many(given)
-            for query in queries * (1 if tiny else 20):
-                expected, got = host.sample(query), one.sample(query)
-                for name in expected:
-                    if not np.array_equal(expected[name], np.asarray(got[name].cpu())):
-                        raise WrongResult(f"{name} of columns on {placement} differs from the host's")
-        yield f"the service's batches, columns on {placement}"
+    with _pair(tiny, placement, length) as (host, one):
+        for query in queries * (1 if tiny else 20):
+            _alike(host.sample(query), one.sample(query), placement)
+
+
+def _hazards(tiny: bool, placement: str) -> None:
+    """A consumer that is slow, on a stream of its own, while the memory of its batch is asked for again.
+
+    What it reads late must be the batch that it was given, not the next one; the loader gathers ahead meanwhile.
+    """
+    length, size = (4, 4) if tiny else (WINDOW, 64)
+    device = torch.device("cpu" if SIMULATED else "cuda:0")
+    stream = None if SIMULATED else torch.cuda.Stream(device)
+    heavy = torch.ones((8, 8) if tiny else (4096, 4096), device=device)
+    with _pair(tiny, placement, length) as (host, one), torch.cuda.stream(stream):  # type: ignore[arg-type]
+        expected, seen, kept = [], [], None
+        for _ in range(3 if tiny else 20):
+            expected.append(host.sample(size))
+            kept = one.sample(size, out=kept)
+            _late(heavy, kept, seen)
+        with one.loader(size, prefetch=2) as loader:
+            for _ in range(3 if tiny else 20):
+                expected.append(host.sample(size))
+                _late(heavy, next(loader), seen)
+        if stream is not None:
+            stream.synchronize()
+        for batch, got in zip(expected, seen, strict=True):
+            _alike(batch, got, f"{placement}, read late")
+
+
+def _late(heavy: torch.Tensor, batch: Any, seen: list[dict[str, torch.Tensor]]) -> None:
+    """Queue work, then copies of the batch behind it, and go on."""
+    for _ in range(3):
+        heavy = heavy @ heavy * 0.0 + 1.0
+    seen.append({name: batch[name] + 0 if batch[name].dtype != torch.bool else batch[name].clone() for name in batch})
+
+
+def _alike(expected: gear.Batch, got: Any, what: str) -> None:
+    for name in expected:
+        if not np.array_equal(expected[name], np.asarray(got[name].cpu())):
+            raise WrongResult(f"{name} of columns on {what} differs from the host's")
 
 
 @contextlib.contextmanager
 def served(tiny: bool) -> Iterator[str]:
     """The address of a server with a GPU."""
-    memory = "64MiB" if tiny else "4GiB"
+    memory = "64MiB" if tiny else f"{_shared() >> 20}MiB"
     command = [sys.executable, "-m", "gear.server", "--devices", "0", "--port", "0", "--discard", "--memory", memory]
     command += ["--device-memory", memory, "--name", f"bench-{uuid.uuid4().hex[:12]}"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=os.environ)
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline().decode()
-        if "address=" not in line:
-            raise WrongResult(f"gear-server --devices 0 did not start: {line!r}")
-        yield line.partition("address=")[2].split()[0]
-    finally:
-        process.terminate()
-        process.communicate()
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=os.environ)
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline().decode()
+            if "address=" not in line:
+                log.seek(0)
+                raise RuntimeError(f"gear-server --devices 0 did not start: {line!r} {log.read().decode()[-2000:]}")
+            yield line.partition("address=")[2].split()[0]
+        finally:
+            process.terminate()
+            process.communicate()
+
+
+def _shared() -> int:
+    """Bytes of shared memory that the server may take: containers have little unless they are given more."""
+    there = os.statvfs("/dev/shm")
+    return min(4 << 30, there.f_bavail * there.f_frsize * 8 // 10)
 
 
 def samples(tiny: bool) -> Iterator[tuple[str, Callable[[int], object], float]]:
     """(name, call, bytes of a batch): `sample` by the service, and by NumPy and a copy, and by TorchRL."""
-    size, length, steps = (4, 4, 200) if tiny else (256, WINDOW, 1_000_000)
-    given = trajectories(np.random.default_rng(0), 8 if tiny else 2000, 20 if tiny else 500)
+    size, length, steps = (4, 4, 200) if tiny else (256, WINDOW, min(1_000_000, _shared() // 500))
+    given = trajectories(np.random.default_rng(0), 8 if tiny else max(1, steps // 500), 20 if tiny else 500)
     nbytes = float(size * length * sum(int(np.prod(s)) * np.dtype(d).itemsize for _, s, d in COLUMNS))
     with served(tiny) as address:
         for placement in ("host", "device"):

@@ -9,6 +9,7 @@ import torch
 from gear.batch import Batch
 from gear.client.tensors import TensorBatch
 from gear.devices.target import Target
+from gear.plan import item_length
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +29,10 @@ class DeviceBatch(TensorBatch):
         self._device = stream.device
         self._tensors = {}
         self._transient = False
-        self._buffer: Target = Target(stream, plan.nbytes)  # type: ignore[assignment]
+        room = (
+            0 if item_length(plan.table) and not plan.packed else plan.nbytes // 4
+        )  # the next batch may be somewhat larger
+        self._buffer: Target = Target(stream, plan.nbytes + room)  # type: ignore[assignment]
         self._memory = self._buffer.memory
         self._lay_out(plan)
 
@@ -70,7 +74,8 @@ class DeviceBatch(TensorBatch):
     def copy(self) -> Batch:
         """A batch with the same content in memory of its own."""
         twin = DeviceBatch(self._plan, self._buffer.stream)
-        twin._memory.copy_(self._memory[: len(twin._memory)])
+        size = self._plan.nbytes
+        twin._memory[:size].copy_(self._memory[:size])
         twin.handed()
         twin.fill(self.selection, self._beta, self._normalize)
         return twin

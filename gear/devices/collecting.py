@@ -19,9 +19,12 @@ from gear.devices.seam import on
 from gear.kernels import records as r
 from gear.kernels.cuda_gather import Gather
 from gear.kernels.cuda_gather_views import GatherViews
+from gear.schema import Whole
 from gear.views import Timestep
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
     from gear.devices.arena import Arena
@@ -49,6 +52,13 @@ class Collector:
         self._lock = threading.Lock()
         self._ready: OrderedDict[object, list[Gather | GatherViews]] = OrderedDict()
 
+    def tables(self, plan: Plan) -> list[npt.NDArray[np.int64]]:
+        """What the launches of a batch are given that is laid out like no other, of items of any lengths: it goes with
+        the batch. None of other plans, which stay on the device.
+        """
+        varying = plan.packed or isinstance(plan.table.item, Whole)
+        return [rows for rows, _ in self._split(plan)] if varying else []
+
     def __call__(
         self,
         plan: Plan,
@@ -59,6 +69,7 @@ class Collector:
         neighbours: Any,
         out: Any,
         stream: Any,
+        tables: Sequence[Any] = (),
     ) -> None:
         """Launch a batch on a stream of Numba. Raises DeviceError if some of its columns lie on another device.
 
@@ -67,13 +78,15 @@ class Collector:
         items, total : how many items there are, and their steps if they are packed (else -1).
         starts, lengths, neighbours, out
             As of `kernels.collect.collect`, on the device.
+        tables : `tables` of the plan, on the device; without them they are copied there, which waits.
         """
         with self._lock:
-            for ready in self._made_ready(plan, items, total, len(neighbours) > 0, out, stream):
+            parts = self._made_ready(plan, items, total, len(neighbours) > 0, out, stream, bool(tables))
+            for ready, table in zip(parts, tables or [None] * len(parts), strict=True):
                 if isinstance(ready, GatherViews):
-                    ready(self._mapped.span, starts, lengths, neighbours, out, stream)
+                    ready(self._mapped.span, starts, lengths, neighbours, out, stream, table)
                 else:
-                    ready(self._mapped.span, starts, lengths, out, stream)
+                    ready(self._mapped.span, starts, lengths, out, stream, table)
 
     def to_host(
         self,
@@ -102,13 +115,17 @@ class Collector:
         there.copy_to_host(out)
 
     def _made_ready(
-        self, plan: Plan, items: int, total: int, split: bool, out: Any, stream: Any
+        self, plan: Plan, items: int, total: int, split: bool, out: Any, stream: Any, fits: bool
     ) -> list[Gather | GatherViews]:
         # Of each stream its own: launches on two of them would write to one scratch.
-        key = plan.rows.tobytes(), plan.pads.tobytes(), items, total, split, len(out), stream
+        key: object = (plan.views, plan.pads.tobytes(), split, stream)
+        if not fits:
+            key = plan.rows.tobytes(), plan.pads.tobytes(), items, total, split, len(out), stream
         ready = self._ready.get(key)
         if ready is not None:
             self._ready.move_to_end(key)
+            for one, (rows, arena) in zip(ready, self._split(plan), strict=True) if fits else ():
+                one.fit(self._mapped.span, rows, items, out, max(total, 0) if plan.viewed else total, arena)
             return ready
         while len(self._ready) >= MOST_READY:
             self._ready.popitem(last=False)

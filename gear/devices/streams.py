@@ -170,5 +170,14 @@ def for_kernels(tensor: torch.Tensor) -> Any:
     return FakeCUDAArray(np.asarray(tensor.numpy()))
 
 
+def as_table(tensor: torch.Tensor) -> Any:
+    """A tensor as kernels take an array that they index; it is written behind the stream that they are launched on."""
+    if seam.SIMULATED:
+        return for_kernels(tensor)
+    from numba import cuda
+
+    return cuda.as_cuda_array(tensor, sync=False)
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_streams.clear)  # neither the threads nor CUDA survive a fork

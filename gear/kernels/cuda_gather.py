@@ -14,7 +14,7 @@ import numpy.typing as npt
 from numba import cuda
 
 from gear.kernels import records as r
-from gear.kernels.cuda_launch import LANES, THREADS, WARPS, Call, parts, room
+from gear.kernels.cuda_launch import LANES, THREADS, WARPS, Call, Room, parts, room
 from gear.kernels.cuda_packed import COUNTERS, number_packed
 from gear.kernels.cuda_rows import MOST, gather_rows
 from gear.kernels.cuda_windows import TILE, gather_windows
@@ -91,15 +91,24 @@ class Gather:
         self, segment: Any, plan: Integers, pads: npt.NDArray[np.uint8], items: int, out: Any, total: int = -1,
         arena: Any = None,
     ) -> None:  # fmt: skip
+        self._given, self.pads = pads, cuda.to_device(pads)
+        self.scratch, self.offsets = Room(np.int32), Room(np.int64)
+        self.fit(segment, plan, items, out, total, arena)
+        self.plan = Call().table(plan)
+
+    def fit(self, segment: Any, plan: Integers, items: int, out: Any, total: int = -1, arena: Any = None) -> None:
+        """Get ready for batches by another plan of the same columns, which calls are given then.
+
+        Memory is taken only where there was less before. Raises ValueError as the constructor does.
+        """
         self.reach, self.arena = check_places(segment, plan, arena), arena
         if total < 0:
-            _check_output(plan, pads, items, out)
+            _check_output(plan, self._given, items, out)
         else:
-            _check_packed(plan, len(pads), items, total, len(out))
-            self.offsets = cuda.device_array(max(1, items), np.int64)
+            _check_packed(plan, len(self._given), items, total, len(out))
+            self.offsets.make(items)
         self.total = total
         self.items, self.sizes = items, (len(segment), len(out))
-        self.plan, self.pads = Call().table(plan), cuda.to_device(pads)
         self.length = length = int(plan[0, r.ITEM_LENGTH])
         steps = int(plan[0, r.BLOCK_STEPS])
         self.rowwise, self.grid = length == 1 and total < 0, (1, 1)
@@ -115,10 +124,13 @@ class Gather:
         across, deep = parts(items, units)
         across = max(1, min(across, SCRATCH // (4 * self.room * deep)))
         self.grid = (across, deep)
-        self.scratch = cuda.device_array(across * deep * self.room, np.int32)
+        self.scratch.make(across * deep * self.room)
 
-    def __call__(self, segment: Any, starts: Any, lengths: Any, out: Any, stream: Any = 0) -> None:
-        """Gather one batch into `out`; arrays on the device are used where they are, and nothing waits."""
+    def __call__(self, segment: Any, starts: Any, lengths: Any, out: Any, stream: Any = 0, plan: Any = None) -> None:
+        """Gather one batch into `out`; arrays on the device are used where they are, and nothing waits.
+
+        plan : the plan of the last `fit`, on the device; default the constructor's.
+        """
         if len(lengths) != len(starts):
             raise ValueError("gather: starts and lengths differ in length")
         if (len(segment), len(out)) != self.sizes or len(starts) > self.items:
@@ -131,16 +143,17 @@ class Gather:
         with Call(stream) as call:
             if self.arena is not None:
                 call.reads(self.arena)
-            arguments: list[Any] = [call.reads(segment), self.reach, self.plan, call.reads(self.pads)]
+            table = self.plan if plan is None else plan
+            arguments: list[Any] = [call.reads(segment), self.reach, table, call.reads(self.pads)]
             arguments += [call.reads(starts), call.reads(lengths), len(starts), call.writes(out)]
             if self.rowwise:
                 call.launch(gather_rows, self.grid, (LANES, WARPS), *arguments, self.tile)
                 return
-            offsets = 0 if self.total < 0 else call.writes(self.offsets)
+            offsets = 0 if self.total < 0 else call.writes(self.offsets.array)
             if offsets:
                 given = arguments[5], len(starts), self.length, offsets
                 call.launch(number_packed, 1, min(COUNTERS, 4 * THREADS), *given)
-            arguments += [call.writes(self.scratch), self.room, offsets, self.total]
+            arguments += [call.writes(self.scratch.array), self.room, offsets, self.total]
             call.launch(gather_windows, self.grid, (LANES, WARPS), *arguments)
 
 

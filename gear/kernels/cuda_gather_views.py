@@ -13,7 +13,7 @@ from numba import cuda
 
 from gear.kernels import records as r
 from gear.kernels.cuda_gather import SCRATCH, check_places
-from gear.kernels.cuda_launch import LANES, THREADS, WARPS, Call, parts
+from gear.kernels.cuda_launch import LANES, THREADS, WARPS, Call, Room, parts
 from gear.kernels.cuda_packed import COUNTERS, number_packed
 from gear.kernels.cuda_show import FIRST_RUN
 from gear.kernels.cuda_views import ENDLESS, gather_views
@@ -109,6 +109,13 @@ class GatherViews:
         self, segment: Any, plan: Integers, pads: npt.NDArray[np.uint8], items: int, out: Any, total: int, split: bool,
         arena: Any = None,
     ) -> None:  # fmt: skip
+        self._given, self.pads, self.split = pads, cuda.to_device(pads), split
+        self.scratch, self.offsets = Room(np.int64), Room(np.int64)
+        self.fit(segment, plan, items, out, total, arena)
+        self.plan = Call().table(plan)
+
+    def fit(self, segment: Any, plan: Integers, items: int, out: Any, total: int = -1, arena: Any = None) -> None:
+        """As `Gather.fit`."""
         if plan.shape[1] < r.VIEW_FIELDS:
             raise ValueError("plan: not a plan of views")
         self.end, self.arena = check_places(segment, plan, arena), arena
@@ -119,21 +126,25 @@ class GatherViews:
         if plan[0, r.MASK] >= 0 and (packed or plan[0, r.MASK] + items * length > len(out)):
             raise ValueError("plan: the mask does not fit into the output")
         for view in plan[1:]:
-            _check_view(view, plan[0], items, total, len(pads), len(out))
-        self.items, self.total, self.split, self.sizes = items, total, split, (len(segment), len(out))
+            _check_view(view, plan[0], items, total, len(self._given), len(out))
+        self.items, self.total, self.sizes = items, total, (len(segment), len(out))
         self.length, self.packed, self.reach = length, packed, _reach(plan)
-        self.plan, self.pads = Call().table(plan), cuda.to_device(pads)
         rows = length + sum(self.reach)
-        self.room = FIRST_RUN + RUN * (rows + 3 if split else rows // int(plan[0, r.BLOCK_STEPS]) + 4)
+        self.room = FIRST_RUN + RUN * (rows + 3 if self.split else rows // int(plan[0, r.BLOCK_STEPS]) + 4)
         counts = np.where(plan[1:, r.COUNT] > 0, plan[1:, r.COUNT], length)
         units = 1 + int((-(-counts * plan[1:, r.BYTES] // TILE)).sum())
         across, deep = parts(items, units)
         self.grid = max(1, min(across, SCRATCH // (8 * self.room * deep))), deep
-        self.scratch = cuda.device_array(self.grid[0] * deep * self.room, np.int64)
-        self.offsets = cuda.device_array(max(1, items), np.int64)
+        self.scratch.make(self.grid[0] * deep * self.room)
+        self.offsets.make(items)
 
-    def __call__(self, segment: Any, starts: Any, lengths: Any, neighbours: Any, out: Any, stream: Any = 0) -> None:
-        """Gather one batch into `out`; arrays on the device are used where they are, and nothing waits."""
+    def __call__(
+        self, segment: Any, starts: Any, lengths: Any, neighbours: Any, out: Any, stream: Any = 0, plan: Any = None
+    ) -> None:
+        """Gather one batch into `out`; arrays on the device are used where they are, and nothing waits.
+
+        plan : as of `Gather`.
+        """
         items = len(starts)
         if len(lengths) != items:
             raise ValueError("gather: starts and lengths differ in length")
@@ -146,8 +157,8 @@ class GatherViews:
         if not items:
             return
         with Call(stream) as call:
-            offsets, sizes = call.writes(self.offsets), call.reads(lengths)
-            call.writes(self.scratch)
+            offsets, sizes = call.writes(self.offsets.array), call.reads(lengths)
+            call.writes(self.scratch.array)
             if self.packed:
                 call.launch(number_packed, 1, min(COUNTERS, 4 * THREADS), sizes, items, self.length, offsets)
             if self.arena is not None:
@@ -155,14 +166,14 @@ class GatherViews:
             given = (
                 call.reads(segment),
                 self.end,
-                self.plan,
+                self.plan if plan is None else plan,
                 call.reads(self.pads),
                 call.reads(starts),
                 sizes,
                 items,
             )
             arguments = (*given, call.reads(neighbours), len(neighbours), call.writes(out), self.total, offsets)
-            call.launch(gather_views, self.grid, (LANES, WARPS), *arguments, *self.reach, self.scratch, self.room)
+            call.launch(gather_views, self.grid, (LANES, WARPS), *arguments, *self.reach, self.scratch.array, self.room)
 
 
 def gather(

@@ -38,6 +38,19 @@ def room() -> int:
     return BLOCKS_EACH * int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
 
 
+class Room:
+    """Memory of a device that only grows: for what no two launches of a stream need at once."""
+
+    def __init__(self, dtype: Any) -> None:
+        self._dtype = dtype
+        self.array = cuda.device_array(1, dtype)
+
+    def make(self, count: int) -> None:
+        """Have room for so many values; a quarter more where there was too little, for the next may be larger."""
+        if count > len(self.array):
+            self.array = cuda.device_array(count if len(self.array) == 1 else count + count // 4, self._dtype)
+
+
 def parts(items: int, units: int) -> tuple[int, int]:
     """Grid for items that are made by a block of threads, or by several where that leaves room.
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numba.cuda
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -313,19 +314,34 @@ def test_the_ring_of_a_loader_marks_its_consumer_when_a_batch_is_done_with(monke
     assert marks == [threading.current_thread().name] * 7
 
 
-def test_nothing_is_allocated_in_steady_state(monkeypatch):
-    with gear.embedded([table(gear.Window(4), ("obs",))], device="cuda:0") as client:
-        fill(client)
-        batch = client.sample(3)
-        with client.loader(3, prefetch=2) as loader:
-            for _ in range(8):
-                next(loader)
+@pytest.mark.parametrize("layout", ["padded", "packed", "packed views"])
+def test_nothing_is_allocated_in_steady_state(layout, monkeypatch):
+    """No two packed batches are laid out alike: that goes with the batch, and kernels' memory is used again."""
+    views = ("obs", gear.View("frame", shift=1)) if layout.endswith("views") else ()
+    query = gear.Query(3, views=views, layout=layout.partition(" ")[0])
+    with gear.embedded([table(gear.Whole(), ("obs",))], device="cuda:0") as client:
+        for k in range(12):  # of every length there is one
+            client.insert(trajectory(np.random.default_rng(k), 12 - k))
+        batch = client.collect(client.select(ids=largest(client, 3)), views or None, layout=query.layout)
+        totals = set()
+        with client.loader(query, prefetch=2) as loader:
+            ring = [next(loader) for _ in range(40)]
             for name in ("allocate", "page_locked"):
                 monkeypatch.setattr(streams.Stream, name, lambda *_: pytest.fail("memory was allocated"))
+            for name in ("to_device", "device_array"):
+                monkeypatch.setattr(numba.cuda, name, lambda *_, **__: pytest.fail("memory was allocated"))
             monkeypatch.setattr(reading, "Collector", lambda *_: pytest.fail("a table was opened again"))
-            for _ in range(4):
-                next(loader)
-                client.sample(3, out=batch)
+            for _ in range(6):
+                totals.add(next(loader).plan.total)
+                client.sample(query, out=batch)
+        assert (len(totals) > 1) == (query.layout == "packed")
+        assert ring
+
+
+def largest(client: gear.Client, count: int) -> np.ndarray:
+    """The ids of the longest trajectories."""
+    page = next(iter(client.scan()))
+    return page.ids[np.argsort(-page.lengths)[:count]]
 
 
 def test_one_client_hands_out_batches_of_several_kinds():

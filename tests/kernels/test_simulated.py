@@ -208,7 +208,9 @@ def test_the_benchmark_for_a_gpu_runs(tmp_path):
     assert result.returncode == 0, result.stdout + result.stderr
     assert "checked: batches on streams" in result.stdout
     assert "checked: the service's batches, columns on both" in result.stdout
-    assert len((tmp_path / "lines").read_text().splitlines()) == 18
+    assert "checked: memory used again, columns on device" in result.stdout
+    assert ", 0 parts failed" in result.stdout
+    assert len((tmp_path / "lines").read_text().splitlines()) == 21
 
 
 def test_the_simulator_refuses_what_a_device_would():
