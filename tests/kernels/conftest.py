@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
 
 from tests.kernels.simulator import SIMULATED
+from tests.kernels.words import EXECUTED
 
 OF_THE_HOST = [
     "test_bounds.py",
@@ -21,6 +23,17 @@ OF_THE_HOST = [
 collect_ignore = OF_THE_HOST if SIMULATED else ["test_simulated.py"]
 
 IMPLEMENTATIONS = ["cuda"] if SIMULATED else ["reference", "host"]
+
+
+@pytest.fixture(scope="session", autouse=SIMULATED)
+def executed() -> Iterator[set[tuple[str, int]]]:
+    """Every kind of copy that kernels made in the simulator: all of them are looked for in the PTX."""
+    from gear.kernels import cuda_simulated
+
+    made = set[tuple[str, int]]()
+    cuda_simulated.widths = made
+    yield made
+    assert made <= EXECUTED
 
 
 @pytest.fixture(scope="session", params=IMPLEMENTATIONS)

@@ -20,6 +20,7 @@ from tests.kernels.cases import GatherCase, Shape, drawn, gather_case, tree_of
 from tests.kernels.simulator import examples
 from tests.kernels.test_scatter import arena, spans
 from tests.kernels.test_tree import random_leaves
+from tests.kernels.words import EXECUTED, WORDS
 
 
 @pytest.fixture
@@ -162,10 +163,12 @@ def aligned_case(length: int, width: int, stride: int) -> GatherCase:
 
 def moves(case: GatherCase) -> set[tuple[str, int]]:
     """How the words of a gather were copied, which gives what the reference gives."""
-    expected = case.run(reference)
-    cuda_simulated.widths.clear()
+    expected, all_of_them = case.run(reference), cuda_simulated.widths
+    cuda_simulated.widths = mine = set[tuple[str, int]]()
     np.testing.assert_array_equal(case.run(cuda), expected)
-    return set(cuda_simulated.widths)
+    cuda_simulated.widths = all_of_them
+    all_of_them |= mine
+    return mine
 
 
 @pytest.mark.parametrize("length", [1, 3])
@@ -181,6 +184,12 @@ def test_runs_are_copied_in_the_widest_words_that_their_distance_allows(width, m
     moved = moves(aligned_case(12 if width < 100 else 1 + 1, width, width))
     assert (("move four", most) if most >= 4 else ("move", most)) in moved
     assert width != 28224 or moved == {("move four", 16), ("move", 16)}
+
+
+def test_every_word_that_the_ptx_is_searched_for_is_one_that_kernels_use():
+    cases = [aligned_case(3, 3 * width, 5 * width) for width in WORDS]
+    cases += [aligned_case(12, width, width) for width in (68, 24, 48)]
+    assert set().union(*map(moves, cases)) == EXECUTED
 
 
 def test_octets_become_singles_four_at_a_time(monkeypatch):
