@@ -17,9 +17,11 @@ test = [
     "torch>=2.4",
 ]
 
-# Compiles kernels for a GPU, also where there is none: the tests look at what became of them. For CUDA 13; with an
-# older driver: pip install gear-replay 'numba-cuda[cu12]' torch, torch from its index for CUDA 12.
+# Compiles kernels for a GPU, also where there is none: the tests look at what became of them. CUDA 12 is for drivers
+# before R580; torch for it comes from an index of its own, so that extra leaves it to the user. CuPy is not needed: the
+# driver is called by ctypes.
 cuda = ["numba-cuda[cu13]>=0.30; sys_platform == 'linux'"]
+cuda12 = ["numba-cuda[cu12]>=0.30; sys_platform == 'linux'"]
 
 watch = ["prometheus-client>=0.19", "rich>=13"]  # gear-server --metrics-port, gear top
 
@@ -46,6 +48,7 @@ setup(
     extras_require={
         "torch": ["torch>=2.4"],
         "cuda": [*cuda, "torch>=2.4"],
+        "cuda12": cuda12,
         "rdma": ["pyverbs>=44"],
         "ray": ["ray>=2.40"],
         "watch": watch,

@@ -81,7 +81,7 @@ def check_usable(driver: Driver, owner: str = "") -> None:
     if importlib.util.find_spec("numba_cuda") is None:
         raise DeviceError(
             f"{owner}numba-cuda, which compiles for GPUs, is not installed; pip install 'gear-replay[cuda]' (CUDA 13), "
-            "or with CUDA 12: pip install gear-replay 'numba-cuda[cu12]'"
+            "or 'gear-replay[cuda12]' for CUDA 12"
         )
     of_driver, of_toolkit = driver.version(), toolkit()
     if of_toolkit is not None and of_toolkit[0] > of_driver[0]:

@@ -110,6 +110,8 @@ OF_CONSUMERS = (
 OF_SHARDS = (
     Family("gear_shard_uptime_seconds", False, "Seconds since the shard started.", _of("uptime")),
     Family("gear_shard_restarts", True, "How often the shard was started again over the same memory.", _of("restarts")),
+    Family("gear_lost_with_device_trajectories", True, "Trajectories that ended with a shard, as device memory does.",
+           lambda shard: [shard["lost_with_device"]["trajectories"]]),
     Family("gear_shard_segment_bytes", False, "Bytes of all tables' memory.", _of("segment_bytes")),
     Family("gear_shard_memory_limit_bytes", False, "Bytes that tables may take.", _of("memory_limit")),
     Family("gear_checkpoint_timestamp_seconds", False, "When the shard saved its part of one last, 0: never.",
