@@ -12,7 +12,8 @@ from gear.devices import seam
 from tests.kernels.simulator import SIMULATED
 
 OF_THE_HOST = ["test_choice.py", "test_driver.py", "test_streams.py"]
-collect_ignore = OF_THE_HOST if SIMULATED else ["test_arena.py", "test_batches.py", "test_service.py", "test_draws.py"]
+OF_THE_SIMULATOR = ["test_arena.py", "test_batches.py", "test_checkpoint.py", "test_draws.py", "test_service.py"]
+collect_ignore = OF_THE_HOST if SIMULATED else OF_THE_SIMULATOR
 
 
 class Library:

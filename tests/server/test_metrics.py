@@ -155,6 +155,7 @@ def test_a_server_without_prometheus_client_says_what_to_install(monkeypatch):
 def test_one_shard_of_two_is_silent():
     """Samples of both, labelled; the silent one's from before."""
     figures = {
+        "lost_with_device": {"trajectories": 0},
         "uptime": 1.0, "restarts": 0, "segment_bytes": 2, "memory_limit": 3, "requests": {}, "tables": {},
         "clients": {"connected": 1, "silent": 0}, "messages": {"received": 1, "refused": 0, "dropped": 0},
         "rdma": {"queue_pairs": 0, "dialed": 0, "copied_bytes": 0},
@@ -182,6 +183,7 @@ def test_consumers_groups_versions_and_late_columns_are_told():
         client.fill(batch.ids, {"y": [[0.0, 0.0]] * 2})
         client.ack(batch.ids[:1])
         figures = {"tables": client.info()["tables"], "requests": {}, "uptime": 1.0, "restarts": 0, "segment_bytes": 1,
+                   "lost_with_device": {"trajectories": 0},
                    "memory_limit": 1, "clients": {"connected": 1, "silent": 0},
                    "messages": dict.fromkeys(("received", "refused", "dropped"), 0),
                    "rdma": dict.fromkeys(("queue_pairs", "dialed", "copied_bytes"), 0)}  # fmt: skip
