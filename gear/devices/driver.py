@@ -188,10 +188,11 @@ class Driver:
     def of(self, address: int) -> int:
         """The number of the device on which memory lies; 0 for memory that the driver does not know."""
         number = ctypes.c_int()
-        with self.at(0):  # asked in any context: addresses are of all devices alike
-            if self._cuda.cuPointerGetAttribute(ctypes.byref(number), _ORDINAL, ctypes.c_uint64(address)):
-                return 0
-        return number.value
+        asked = ctypes.byref(number), _ORDINAL, ctypes.c_uint64(address)
+        if not self._cuda.cuPointerGetAttribute(*asked):
+            return number.value
+        with self.at(0):  # a thread without a context: any will do, as addresses are of all devices alike
+            return 0 if self._cuda.cuPointerGetAttribute(*asked) else number.value
 
     def room(self) -> tuple[int, int]:
         """(free, all) bytes of the device in use."""

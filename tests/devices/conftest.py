@@ -74,10 +74,6 @@ class Library:
     def _cuMemAlloc_v2(self, out: Any, nbytes: Any) -> None:
         out._obj.value = 1 << 40
 
-    def _cuPointerGetAttribute(self, out: Any, attribute: int, address: Any) -> None:
-        assert attribute == 9
-        out._obj.value = address.value >> 40
-
 
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Library:

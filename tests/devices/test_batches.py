@@ -314,6 +314,26 @@ def test_the_ring_of_a_loader_marks_its_consumer_when_a_batch_is_done_with(monke
     assert marks == [threading.current_thread().name] * 7
 
 
+def test_a_loader_gathers_ahead_of_its_consumer_and_keeps_pins_until_kernels_are_through(monkeypatch):
+    """Of three buffers two are gathered while the consumer has the third; a batch that is not through is not ready."""
+    with gear.embedded([table(gear.Window(4))], device="cuda:0") as client:
+        fill(client)
+        kernels = Kernels(monkeypatch)
+        with client.loader(3, prefetch=2, timeout=0.2) as loader:
+            with pytest.raises(gear.DeadlineExceeded):
+                next(loader)
+            assert kernels.waits.is_set()
+            assert pins_of(client) == 1, "it is being gathered"
+            kernels.through.set()
+            loader._timeout = 60.0
+            next(loader)
+            ring = loader._ring
+            with ring.changed:
+                assert ring.changed.wait_for(lambda: len(ring.ready) == 2, 60)
+            streams.drain_all()
+            assert pins_of(client) == 2, "those that wait, not the one that was handed out"
+
+
 @pytest.mark.parametrize("layout", ["padded", "packed", "packed views"])
 def test_nothing_is_allocated_in_steady_state(layout, monkeypatch):
     """No two packed batches are laid out alike: that goes with the batch, and kernels' memory is used again."""
