@@ -8,6 +8,8 @@ for its number, which clients of before may still use, and says what was lost.
 from __future__ import annotations
 
 import logging
+import secrets
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+RESERVED = 3600.0
+"""Seconds for which a table's number is nobody else's: clients that use it without a connection give up long before."""
+
 
 class Lost(msgspec.Struct, frozen=True):
     """A table that ended with a process of its shard."""
@@ -37,7 +42,7 @@ class Lost(msgspec.Struct, frozen=True):
 
 @dataclass
 class Losses:
-    """What a shard has lost so far, restarts and all; `numbers`: of the tables, not to be given to others."""
+    """What a shard has lost so far, restarts and all; `numbers`: of tables lost lately, not to be given to others."""
 
     tables: int = 0
     trajectories: int = 0
@@ -76,7 +81,8 @@ def noted(directory: Path) -> Losses:
         found.tables += bool(lost.trajectories)
         found.trajectories += lost.trajectories
         found.steps += lost.steps
-        found.numbers |= {lost.index}
+        if time.time() - path.stat().st_mtime < RESERVED:
+            found.numbers |= {lost.index}
     return found
 
 
@@ -88,14 +94,17 @@ def ended(directory: Path, stored: StoredTable) -> None:
 
 def made_good(directory: Path, name: str, trajectories: int, steps: int) -> None:
     """So much of a table that was lost last has come back from a checkpoint."""
-    notes = [msgspec.json.decode(path.read_bytes(), type=Lost) for path in directory.glob(f"{LOST}*")]
-    for lost in [one for one in notes if one.name == name][-1:]:
-        left = max(0, lost.trajectories - trajectories), max(0, lost.steps - steps)
-        note(directory, Lost(name, lost.index, *left))
+    notes = sorted(directory.glob(f"{LOST}*"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    for path in notes:
+        lost = msgspec.json.decode(path.read_bytes(), type=Lost)
+        if lost.name == name:
+            left = max(0, lost.trajectories - trajectories), max(0, lost.steps - steps)
+            path.write_bytes(msgspec.json.encode(Lost(name, lost.index, *left)))
+            return
 
 
 def note(directory: Path, lost: Lost) -> None:
     """Write down what was lost."""
-    path = directory / f"{LOST}{lost.index}"
+    path = directory / f"{LOST}{lost.index}-{secrets.token_hex(8)}"
     path.write_bytes(msgspec.json.encode(lost))
     path.chmod(0o600)
