@@ -10,20 +10,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from typing import IO
 
 READY = b"gear-server ready: "
 
 
-def start(name: str, *options: str, timeout: float = 60.0) -> tuple[subprocess.Popen[bytes], str]:
-    """Start a server on a free port and wait for its ready line; returns the process and its address.
+def launch(name: str, *options: str, stderr: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
+    """Start a server with these options; it has not said anything yet.
 
-    The process is stopped if that does not come. It has a session of its own, so that a Ctrl-C in the terminal
-    reaches it through its starter, last.
+    It has a session of its own, so that a Ctrl-C in the terminal reaches it through its starter, last.
     """
-    command = [sys.executable, "-m", "gear.server", "--devices", "cpu", "--port", "0", "--discard", "--name", name]
-    process = subprocess.Popen(
-        [*command, "--log-level", "warning", *options], stdout=subprocess.PIPE, start_new_session=True
+    command = [sys.executable, "-m", "gear.server", "--devices", "cpu", "--port", "0", "--name", name]
+    return subprocess.Popen(
+        [*command, "--log-level", "warning", *options], stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
     )
+
+
+def wait_ready(process: subprocess.Popen[bytes], timeout: float = 60.0) -> str:
+    """Wait for the ready line; the server's address. It is stopped if that does not come."""
     try:
         assert process.stdout is not None
         deadline, said = time.monotonic() + timeout, b""
@@ -35,10 +39,16 @@ def start(name: str, *options: str, timeout: float = 60.0) -> tuple[subprocess.P
             if not more:
                 raise SystemExit(f"the server ended before it was ready; it said {said!r}")
             said += more
-        return process, said.partition(READY)[2].decode().split("address=")[1].split()[0]
+        return said.partition(READY)[2].decode().split("address=")[1].split()[0]
     except BaseException:
         stop(process)
         raise
+
+
+def start(name: str, *options: str, timeout: float = 60.0) -> tuple[subprocess.Popen[bytes], str]:
+    """Start a server on a free port, whatever an earlier one left, and wait for it; the process and its address."""
+    process = launch(name, "--discard", *options)
+    return process, wait_ready(process, timeout)
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:

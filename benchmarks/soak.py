@@ -10,50 +10,30 @@ what held; the exit code is 1 if any did not.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import secrets
-import select
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import gear
 from benchmarks import service
-from benchmarks.soak_actors import TABLES
-from benchmarks.soak_audit import Stored, kept, leases, quarantined
+from benchmarks.soak_audit import kept, leases, quarantined
+from benchmarks.soak_rows import TABLES
+from benchmarks.soak_run import WRITERS, Run, ends, total, writers_of
 
-WRITERS = ("insert", "pipelined", "many", "writer")
 READERS = {"sample": 901, "select": 902}
 STOPPED = 3.0
 """Seconds that a writer and a reader are stopped together; the server's client timeout is less."""
 AFTER = 2.0
 """Seconds that all go on at least after that."""
-HOLDINGS = ("leased_blocks", "held_blocks", "quarantined_blocks", "pins", "reserved_items")
 
 
-class Soak:
-    """The processes of one run, and its verdicts."""
+class Soak(Run):
+    """A run in which one writer and one reader are stopped past the client timeout and continued."""
 
     def __init__(self, seed: int, path: str, devices: str) -> None:
-        self.seed, self.mixed, self.devices = seed, path == "mixed", devices
-        self.path = "shm" if self.mixed else path
-        """Of the actors that are stopped."""
-        self.failed = False
-        self.address = ""
-        self.segments: set[str] = set()
-        self.ready: set[str] = set()
-        self.name = f"soak-{secrets.token_hex(4)}"
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-
-    def verdict(self, what: str, ok: bool, figures: object = "") -> None:
-        """Say whether a property held."""
-        self.failed |= not ok
-        print(f"{'ok    ' if ok else 'FAILED'} {what}  {figures}", flush=True)
+        super().__init__("soak", seed, path, devices, TABLES)
 
     def serve(self, timeout: float = 60.0) -> None:
         """Start the server and wait for its ready line."""
@@ -63,15 +43,6 @@ class Soak:
             self.name, "--client-timeout", silence, "--devices", self.devices, timeout=timeout
         )
         self.processes["server"] = self.server
-
-    def start(self, role: str, index: int) -> None:
-        """Start one actor; it ends when its standard input closes, with its account as JSON on standard output."""
-        path = "tcp" if self.mixed and role not in ("pipelined", "select") and index % 2 else self.path
-        arguments = [self.address, role.partition("-")[0], str(index), str(self.seed), path]
-        command = [sys.executable, "-m", "benchmarks.soak_actors", *arguments]
-        self.processes[role] = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-        )
 
     def resident(self) -> dict[str, int]:
         """Size of the shards in kB: all that is resident, and what of it is no file (code that is loaded late is).
@@ -102,32 +73,6 @@ class Soak:
             found[pid] = {folder for folder in folders if folder.startswith("gear-")}
         return found
 
-    def wait_for(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Whether the condition came true in time; at once no longer if an actor ended by itself."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline or self.ended():
-                return condition()
-            time.sleep(0.05)
-        return True
-
-    def begun(self, *roles: str) -> bool:
-        """Whether these have said that their first round is over: kernels are loaded, pins are held."""
-        for role in set(roles) - self.ready:
-            out = self.processes[role].stdout
-            if out is not None and select.select([out], [], [], 0)[0]:
-                os.read(out.fileno(), 1)  # one byte, see `Rounds`
-                self.ready.add(role)
-        return self.ready >= set(roles)
-
-    def ended(self) -> list[str]:
-        """Processes that should run and do not."""
-        return [role for role, process in self.processes.items() if process.poll() is not None]
-
-    def rest(self, until: float) -> None:
-        """Wait for a time of the monotonic clock, or until a process ended that should run."""
-        self.wait_for(lambda: time.monotonic() >= until, until - time.monotonic() + 1)
-
     def stop(self, client: gear.Client, writer: str, reader: str) -> None:
         """Stop both past the client timeout; what they hold must stay theirs until they go on."""
         self.processes[reader].send_signal(signal.SIGSTOP)  # first and alone: readers lease nothing
@@ -154,70 +99,10 @@ class Soak:
             self.verdict(f"{writer}: holds no blocks while stopped", sum(held.values()) == 0, held)
         self.verdict(f"{writer}, {reader}: both are back once continued", back)
 
-    def finish(self, role: str) -> dict[str, Any]:
-        """End an actor and read its account; an actor that found something wrong has a non-zero exit code."""
-        process = self.processes[role]
-        try:
-            out, _ = process.communicate(timeout=60)  # closes its standard input
-        except subprocess.TimeoutExpired:
-            self.verdict(f"{role}: ends when told to", False)
-            return {}
-        del self.processes[role]
-        account: dict[str, Any] = json.loads(out.splitlines()[-1]) if out.strip() else {}
-        self.verdict(f"{role}: every check held", process.returncode == 0 and bool(account), account)
-        return account
-
-    def ledger(self, info: dict[str, Any], accounts: dict[int, dict[str, Any]], took: float) -> None:
-        """What was acknowledged is what was inserted is what is stored or was evicted."""
-        for table in TABLES:
-            name, figures = table.name, info[table.name]
-            claimed = sum(account.get(name, 0) for account in accounts.values())
-            inserted, stored = figures["inserted_trajectories"], figures["trajectories"]
-            evicted = figures["evicted_trajectories"]
-            self.verdict(
-                f"{name}: acknowledged = inserted = stored + evicted",
-                claimed == inserted == stored + evicted,
-                f"{claimed} = {inserted} = {stored} + {evicted}; {inserted / took:.0f} trajectories/s, "
-                f"{figures['inserted_steps'] / took:.0f} steps/s, {figures['sampled_items'] / took:.0f} samples/s",
-            )
-
-    def read_back(self, client: gear.Client, info: dict[str, Any], accounts: dict[int, dict[str, Any]]) -> None:
-        """Read all that each table stores: each row once, each trajectory whole, each acknowledged."""
-        for table in TABLES:
-            figures = info[table.name]
-            stored = Stored(client, table.name, figures["items"], self.seed)
-            faults = stored.faults(figures["trajectories"], accounts)
-            wrong = {what: found for what, found in faults.items() if found}
-            seen = f"{len(stored.ids)} items of {figures['trajectories']} trajectories"
-            self.verdict(f"{table.name}: stored once, whole and acknowledged", not wrong, wrong or seen)
-
-    def close(self) -> None:
-        """End everything, the server last, whatever else is signalled meanwhile; nothing may be left."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
-        for process in reversed(self.processes.values()):
-            if process.poll() is None:
-                process.send_signal(signal.SIGCONT)
-            service.stop(process)
-        left = sorted(name for name in self.segments if Path("/dev/shm", name).exists())
-        gone = bool(self.segments) and not left
-        self.verdict("nothing is left in shared memory", gone, left or f"folders looked for: {len(self.segments)}")
-
 
 def on_every_shard(held: dict[tuple[str, int], int]) -> bool:
     """Whether every shard has noticed that the writer is silent: it holds blocks on each."""
     return {shard for (_, shard), blocks in held.items() if blocks} == {shard for _, shard in held}
-
-
-def total(client: gear.Client, figure: str) -> int:
-    """Sum of a figure over the tables."""
-    return sum(table[figure] for table in client.info(timeout=10.0)["tables"].values())
-
-
-def writers_of(count: int) -> dict[str, int]:
-    """So many writers, of all kinds in turn: their index by role."""
-    kinds = [(WRITERS[k % len(WRITERS)], k // len(WRITERS)) for k in range(count)]
-    return {kind + f"-{again + 1}" * bool(again): k + 1 for k, (kind, again) in enumerate(kinds)}
 
 
 def run(seconds: float, seed: int, path: str = "shm", devices: str = "cpu", count: int = len(WRITERS)) -> bool:
@@ -232,12 +117,8 @@ def run(seconds: float, seed: int, path: str = "shm", devices: str = "cpu", coun
                 client.create_table(table)
             soak.segments = soak.mapped()
             for role, index in (READERS | writers).items():
-                soak.start(role, index)
-
-            def evicting() -> bool:
-                return all(t["evicted_trajectories"] > 0 for t in client.info()["tables"].values())
-
-            soak.verdict("every table is full and evicts", soak.wait_for(evicting, 60.0))
+                soak.start(role, index, [table.name for table in TABLES])
+            soak.verdict("every table is full and evicts", soak.wait_for(lambda: soak.evicting(client), 60.0))
             soak.verdict("every reader reads", soak.wait_for(lambda: soak.begun(*READERS), 60.0))
             start = time.monotonic()  # of the run proper: all have started
             soak.rest(start + seconds / 3)
@@ -248,29 +129,21 @@ def run(seconds: float, seed: int, path: str = "shm", devices: str = "cpu", coun
             late = soak.resident()
             soak.verdict("no actor ended by itself", not soak.ended(), soak.ended() or "")
             readings = {role: soak.finish(role) for role in READERS}
-            writings = {index: soak.finish(role) for role, index in writers.items()}
-            for role, account in (("pipelined", writings[writers["pipelined"]]), ("select", readings["select"])):
+            writings = {role: soak.finish(role) for role in writers}
+            for role, account in (("pipelined", writings["pipelined"]), ("select", readings["select"])):
                 stopped = any(pause >= STOPPED for _, pause in account.get("pauses", []))
                 went_on = stopped and account.get("after", 0) > 0
                 soak.verdict(f"{role}: went on after it was stopped", went_on, f"{account.get('after', 0)} rounds")
             info, took = client.info()["tables"], time.monotonic() - start
-            soak.ledger(info, writings, took)
-            soak.read_back(client, info, writings)
-
-            def left() -> dict[str, int]:
-                tables = client.info()["tables"].items()
-                return {f"{name}.{figure}": f[figure] for name, f in tables for figure in HOLDINGS if f[figure]}
-
-            soak.verdict("nothing is held by clients that ended", soak.wait_for(lambda: not left(), 15.0), left())
+            accounts = soak.written(writers)
+            soak.ledger(info, accounts, took)
+            soak.read_back(client, info, accounts)
+            soak.released(client)
             flat = late["all"] <= 1.10 * early["all"] + 16384 and late["own"] <= 1.05 * early["own"] + 8192
             soak.verdict("memory of the shard is flat", flat, f"kB: {early} after a third, {late} at the end")
     finally:
         soak.close()
     return not soak.failed
-
-
-def _terminated(*_: object) -> None:
-    raise SystemExit(1)
 
 
 def main() -> None:
@@ -282,7 +155,7 @@ def main() -> None:
     parser.add_argument("--devices", default="cpu", help="of the server: cpu:2 for two shards")
     parser.add_argument("--writers", type=int, default=len(WRITERS), help="writer processes, at least 4")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, _terminated)
+    ends()
     ok = run(options.seconds, options.seed, options.path, options.devices, max(len(WRITERS), options.writers))
     what = f"soak of {options.seconds:g} s over {options.path} on {options.devices} with seed {options.seed}"
     print(f"{what}: {'passed' if ok else 'FAILED'}")

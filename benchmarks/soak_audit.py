@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 import gear
-from benchmarks.soak_actors import LONGEST, TABLES, acknowledged, check, length_of
+from benchmarks.soak_account import Accounts, states
+from benchmarks.soak_rows import LONGEST, TABLES, check, length_of, number_of, places_of
 from gear.storage import fields
 from gear.transport.several import Several
 
@@ -85,18 +86,52 @@ class Stored:
         if self.table == "windows" and len(ids) < self.items:  # what was seen is not drawn any more
             client.update_priorities(batch.ids, np.zeros(size), timeout=10.0)
 
-    def faults(self, trajectories: int, accounts: dict[int, dict[str, object]]) -> dict[str, object]:
-        """What is wrong with it, by property; an empty value is none."""
+    def faults(self, trajectories: int, accounts: Accounts, shards: int = 1, early: int = 0) -> dict[str, object]:
+        """What is wrong with it, by property; an empty value is none.
+
+        early : how many trajectories have left because blocks ran out, which may be others than the oldest.
+        """
         numbers, counts = np.unique(self.numbers, return_counts=True)
         places = np.unique(self.numbers * (LONGEST + 1) + self.steps)
-        lengths = np.ones(len(numbers), np.int64) if self.table == "whole" else length_of(numbers, self.seed)
-        torn = numbers[counts != lengths].tolist()
-        strange = [n for n in numbers.tolist() if not acknowledged(n, self.table, accounts)]
+        lengths = length_of(numbers, self.seed) if self.table in ("windows", "rows") else np.ones_like(numbers)
+        acknowledged, unknown = states(numbers, self.table, accounts)
+        torn = counts != lengths
+        if self.table == "rows":  # what a writer that was killed had made visible stays, from its first step on
+            torn &= ~unknown | (counts != self._ends(numbers))
+        strange = ~acknowledged & ~unknown
+        missing = self._missing(accounts, shards)
         unseen = (len(self.ids), self.items) if len(self.ids) != self.items else ()
         return {
             "all items were read back": unseen,
             "no row is stored twice": len(self.ids) - len(places),
-            "every trajectory is there from its first step to its last": torn[:5],
+            "every trajectory is there from its first step to its last": numbers[torn][:5].tolist(),
             "as many trajectories as the table counts": () if len(numbers) == trajectories else len(numbers),
-            "all that is stored was acknowledged": strange[:5],
+            "all that is stored was acknowledged": numbers[strange][:5].tolist(),
+            "nothing acknowledged is missing": missing[:5] if len(missing) > early else [],
         }
+
+    def _ends(self, numbers: np.ndarray) -> np.ndarray:
+        """int64[N], the step behind the last one that is stored of each trajectory."""
+        ends = np.zeros(len(numbers), np.int64)
+        np.maximum.at(ends, np.searchsorted(numbers, self.numbers), self.steps + 1)
+        return ends
+
+    def _missing(self, accounts: Accounts, shards: int) -> list[int]:
+        """Numbers that were acknowledged, are not stored, and cannot have been evicted.
+
+        The oldest trajectory leaves first, and a writer's come one after the other to each shard: what is missing is
+        older than all of its writer's on some shard. From the table that is never full nothing leaves.
+        """
+        found: list[int] = []
+        writers, _, places = places_of(self.numbers)
+        shard = self.ids >> fields.ID_SHARD_SHIFT & 0xFF
+        for writer, account in accounts.items():
+            known = account.acknowledged(self.table)
+            mine = (writers == writer) & (places < len(known))
+            oldest = [int(places[mine & (shard == s)].min(initial=len(known))) for s in range(shards)]
+            known[places[mine]] = False
+            since = 0 if self.table == "kept" else max(oldest)
+            found += [
+                number_of(writer, self.table, place) for place in (np.flatnonzero(known[since:]) + since).tolist()
+            ]
+        return found

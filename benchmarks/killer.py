@@ -1,0 +1,245 @@
+"""Writers, readers and consumers against a server of which a random process is killed every second.
+
+    python -m benchmarks.killer [--seconds 180] [--seed 0] [--path mixed|shm|tcp] [--devices cpu:2] [--writers 4]
+
+Supervisor, shards (also those that are just being started), writers, readers and consumers: each may be the next one,
+by SIGKILL. The supervisor starts shards again; this program starts the supervisor and the actors again, with the
+accounts that they had. At the end, when nothing has been killed for a while: what was acknowledged is stored or was
+evicted, once, whole; from the table that is never full nothing is missing; every trajectory of the queue was
+acknowledged once by each consumer and none was skipped. One line per property says what held; the exit code is 1 if
+any did not. What a process was doing when it was killed is unknown: it may have happened once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+import gear
+from benchmarks import service
+from benchmarks.soak_account import Accounts, Consumed, states
+from benchmarks.soak_rows import KILLED
+from benchmarks.soak_run import WRITERS, Run, ends, writers_of
+from gear.server.runtime import runtime_directory
+
+READERS = {"sample": 901, "sample-2": 902, "select": 903}
+CONSUMERS = {"trainer": 951, "trainer-2": 952, "reference": 953}
+READ = [table.name for table in KILLED if not table.consumers]
+QUEUES = [table.name for table in KILLED if table.consumers]
+MARK = "GEAR_KILLER"
+"""Variable in the environment of every process of a run, by which they are found: whoever started them may be dead."""
+EVERY = 1.0
+"""Seconds between two kills."""
+FORGIVING = "8"
+"""The server's client timeout: after five of them each end gives the other up, and a start may be killed as well."""
+QUIET = 60.0
+"""Seconds that everything has to work again after the last one."""
+
+
+class Killer(Run):
+    """A run in which processes are killed."""
+
+    def __init__(self, seed: int, path: str, devices: str, writers: int) -> None:
+        super().__init__("killer", seed, path, devices, KILLED)
+        self.random = Random(seed)
+        self.writers = writers_of(writers)
+        self.kills: Counter[str] = Counter()
+        self.doomed: set[str] = set()
+        """Roles whose process was killed here and was not started again yet."""
+        self.mended = 0
+        """How often a server ended while it started, because a shard of it was killed."""
+        os.environ[MARK] = self.name
+
+    def serve(self) -> None:
+        """Start the server, or start it again where it was."""
+        port = self.address.rpartition(":")[2] or "0"
+        with (self.folder / "log").open("ab") as log:
+            self.processes["supervisor"] = service.launch(
+                self.name, "--port", port, "--devices", self.devices, "--client-timeout", FORGIVING,
+                "--max-restarts", "1000000", stderr=log,
+            )  # fmt: skip
+        self.lives["supervisor"] = self.lives.get("supervisor", 0) + 1
+
+    def tables_of(self, role: str) -> list[str]:
+        """What an actor works on."""
+        if role in CONSUMERS:
+            return QUEUES
+        return READ if role in READERS else [table.name for table in KILLED]
+
+    def living(self) -> dict[int, str]:
+        """Every process of this run but this one, and what it is."""
+        mark, found = f"{MARK}={self.name}".encode(), {}
+        roles = {process.pid: role for role, process in self.processes.items()}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                marked = mark in (folder / "environ").read_bytes().split(b"\0")
+                shard = b"gear.server.shard" in (folder / "cmdline").read_bytes()
+            except OSError:  # gone meanwhile, or not ours to read
+                continue
+            if marked and int(folder.name) != os.getpid():
+                found[int(folder.name)] = roles.get(int(folder.name), "shard" if shard else "")
+        return {pid: role for pid, role in found.items() if role}
+
+    def kill(self) -> None:
+        """Kill one process, any of them."""
+        pid, role = self.random.choice(sorted(self.living().items()))
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:  # it has just ended by itself
+            return
+        self.kills[role.partition("-")[0]] += 1
+        if role != "shard":
+            self.doomed.add(role)
+
+    def mend(self) -> None:
+        """Start again what has died; what ended without having been killed is a fault."""
+        for role, process in list(self.processes.items()):
+            if process.poll() is None:
+                continue
+            by_itself = role not in self.doomed
+            self.doomed.discard(role)
+            if process.stdin is not None:
+                process.stdin.close()
+            assert process.stdout is not None
+            process.stdout.close()
+            if role == "supervisor":
+                if by_itself and process.returncode != 1:
+                    self.verdict("the server ends only if it is killed", False, process.returncode)
+                self.mended += by_itself
+                self.serve()
+            else:
+                if by_itself:
+                    self.verdict(f"{role}: goes on until it is killed", False, f"exit code {process.returncode}")
+                self.start(role, (self.writers | READERS | CONSUMERS)[role], self.tables_of(role))
+
+    def disturb(self, seconds: float) -> None:
+        """Kill a process every second, at a random instant of it."""
+        begin = time.monotonic()
+        for second in range(max(1, round(seconds / EVERY))):
+            at = begin + (second + self.random.random()) * EVERY
+            while time.monotonic() < at:
+                time.sleep(0.02)
+                self.mend()
+            self.kill()
+
+    def recover(self, client: gear.Client) -> None:
+        """After the last kill everything is started again and works."""
+        deadline = time.monotonic() + QUIET
+        self.ready.clear()
+        while not self.begun(*self.writers, *READERS, *CONSUMERS) and time.monotonic() < deadline:
+            time.sleep(0.05)
+            self.mend()
+        silent = sorted({*self.writers, *READERS, *CONSUMERS} - self.ready)
+        self.verdict("everybody works again after the last kill", not silent, silent or "")
+
+    def drained(self, client: gear.Client) -> bool:
+        """Whether the queues are empty."""
+        figures = client.info(timeout=30.0)["tables"]
+        return all(figures[name]["items"] == 0 for name in QUEUES)
+
+    def consumed(self, client: gear.Client, accounts: Accounts) -> None:
+        """Each trajectory of a queue was acknowledged by each consumer, once; none is there that nobody wrote."""
+        figures = client.info(timeout=30.0)["tables"]
+        for name in QUEUES:
+            inserted = figures[name]["inserted_trajectories"]
+            for consumer in ("trainer", "reference"):
+                certain: Counter[int] = Counter()
+                open_: set[int] = set()
+                for role in CONSUMERS:
+                    if role.partition("-")[0] == consumer:
+                        more, unknown = Consumed(self.account(role)).tally()
+                        certain, open_ = certain + more, open_ | unknown
+                seen = sorted(open_ | set(certain))
+                acknowledged, unsure = states(np.array(seen, np.int64), name, accounts)
+                skipped = sum(int(one.acknowledged(name).sum()) for one in accounts.values()) - int(acknowledged.sum())
+                line = figures[name]["consumers"][consumer]
+                twice = [number for number, times in certain.items() if times > 1]
+                strange = len(seen) - int(acknowledged.sum()) - int(unsure.sum())
+                wrong = {"twice": twice[:5], "skipped": skipped, "strange": strange, "dropped": line["dropped"]}
+                wrong |= {"seen": len(seen) - inserted, "counted": line["acknowledged"] - inserted}
+                self.verdict(
+                    f"{name}: each acknowledged once by {consumer}, none skipped",
+                    not any(wrong.values()),
+                    {what: found for what, found in wrong.items() if found}
+                    or f"{len(seen)} trajectories, {len(open_ - set(certain))} of them in requests that were killed",
+                )
+
+    def close(self) -> None:
+        """End everything that lives, and have what the server kept removed."""
+        for pid, role in self.living().items():
+            if role != "supervisor":
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        record = runtime_directory() / f"{self.name}.record"
+        self.segments = {Path(json.loads(record.read_bytes())["directory"]).name}
+        service.stop(self.processes["supervisor"])
+        said = (self.folder / "log").read_text(errors="replace")
+        if self.failed:
+            print(said[-20_000:], file=sys.stderr)
+        service.stop(service.start(self.name)[0])  # --discard
+        super().close()
+
+
+def run(seconds: float, seed: int, path: str, devices: str, writers: int) -> bool:
+    """One run; whether every property held."""
+    print(f"seed {seed}, {seconds:g} s, a kill every {EVERY:g} s, {writers} writers, {len(READERS)} readers, "
+          f"{len(CONSUMERS)} consumers over {path}, {devices}", flush=True)  # fmt: skip
+    killer = Killer(seed, path, devices, writers)
+    try:
+        killer.serve()
+        killer.address = service.wait_ready(killer.processes["supervisor"])
+        with gear.connect(killer.address, timeout=60.0) as client:
+            for table in KILLED:
+                client.create_table(table)
+            for role, index in (READERS | CONSUMERS | killer.writers).items():
+                killer.start(role, index, killer.tables_of(role))
+            killer.verdict("tables are full and evict", killer.wait_for(lambda: killer.evicting(client), 60.0))
+            began = time.monotonic()
+            killer.disturb(seconds)
+            took = time.monotonic() - began
+            killer.recover(client)
+            print(f"killed: {dict(killer.kills)}; {killer.mended} starts of the server in vain", flush=True)
+            for role in killer.writers:
+                killer.finish(role)
+            killer.verdict("consumers empty the queues", killer.wait_for(lambda: killer.drained(client), QUIET))
+            for role in (*READERS, *CONSUMERS):
+                killer.finish(role)
+            info, accounts = client.info(timeout=30.0)["tables"], killer.written(killer.writers)
+            killer.ledger(info, accounts, took)
+            killer.consumed(client, accounts)
+            killer.read_back(client, info, accounts)
+            killer.released(client, QUIET)
+    finally:
+        killer.close()
+    return not killer.failed
+
+
+def main() -> None:
+    """Parse the options and run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=180.0)
+    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(2), "little"))
+    parser.add_argument("--path", choices=("shm", "tcp", "mixed"), default="mixed", help="data path of the actors")
+    parser.add_argument("--devices", default="cpu", help="of the server: cpu:2 for two shards")
+    parser.add_argument("--writers", type=int, default=len(WRITERS), help="writer processes, at least 4")
+    options = parser.parse_args()
+    ends()
+    writers = max(len(WRITERS), options.writers)
+    ok = run(options.seconds, options.seed, options.path, options.devices, writers)
+    what = f"killer of {options.seconds:g} s over {options.path} on {options.devices} with seed {options.seed}"
+    print(f"{what}: {'passed' if ok else 'FAILED'}")
+    sys.exit(0 if ok else 1)
+
+
+if __name__ == "__main__":
+    main()
