@@ -6,6 +6,7 @@ the new supervisor's token; it answers who knows its own, and says where it list
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,11 +43,13 @@ def check_shards(claim: Claim, options: Options, count: int, key: str) -> None:
         What differs, and what to do.
     """
     for index, pid in claim.living.items():
-        socket = shard_directory(claim.directory, index, count) / SOCKET
-        says = _ask(m.Shard(index, 1, str(socket)), options, pid)
-        if says is None:
-            if holds(door_of(claim.directory, index, count)):
+        socket, door = shard_directory(claim.directory, index, count) / SOCKET, door_of(claim.directory, index, count)
+        deadline = time.monotonic() + PATIENCE
+        while (says := _ask(m.Shard(index, 1, str(socket)), options, pid)) is None and holds(door):
+            if time.monotonic() > deadline:
                 raise _conflict(pid, f"does not answer within {PATIENCE:g} s")
+            time.sleep(0.02)  # it is starting: it takes its door before it listens
+        if says is None:
             continue  # it has died meanwhile
         for what, theirs, ours in (
             ("--curve-keys", says["curve_key"], key),

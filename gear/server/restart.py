@@ -81,9 +81,18 @@ class Shards:
                 to_host=options.to_host, beside=claim.kept,
             )  # fmt: skip
             pid = claim.living.get(index)
-            self.all.append(ShardProcess(told) if pid is None else Adopted(told, pid, port))
-            if pid is not None:
-                logger.warning("%s (process %d) outlived its supervisor and is taken over", self.name_of(index), pid)
+            self.all.append(self._adopted(told, pid, port) or ShardProcess(told))
+
+    def _adopted(self, told: ShardOptions, pid: int | None, port: int) -> Adopted | None:
+        """The shard that lives already, None if there is none, or none any more."""
+        if pid is None:
+            return None
+        try:
+            adopted = Adopted(told, pid, port)
+        except ProcessLookupError:
+            return None
+        logger.warning("%s (process %d) outlived its supervisor and is taken over", self.name_of(told.index), pid)
+        return adopted
 
     def name_of(self, index: int) -> str:
         """A shard for people."""

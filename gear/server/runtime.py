@@ -22,7 +22,7 @@ import msgspec
 
 from gear.errors import ServerConflict
 from gear.storage.memory import SHARED, size_text
-from gear.transport.door import CLIENTS, DOOR, holds
+from gear.transport.door import CLIENTS, DOOR, holder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,7 +142,7 @@ class Place:
             kept = Path(record.directory)
             size = kept_bytes(kept)
             there = len(record.shards) or count
-            living = _living(kept, record, there)
+            living = _living(kept, there)
             if record.restoring and not living and size:  # it was killed before all was there
                 logger.warning("%s holds a part of a checkpoint that was not restored whole: removed", kept)
                 shutil.rmtree(kept, ignore_errors=True)
@@ -190,9 +190,10 @@ def door_of(directory: Path, index: int, shards: int) -> Path:
     return shard_directory(directory, index, shards) / DOOR
 
 
-def _living(directory: Path, record: Record, count: int) -> dict[int, int]:
-    """Shards of an earlier server that still serve: process by number."""
-    return {index: pid for index, pid in enumerate(record.shards) if holds(door_of(directory, index, count))}
+def _living(directory: Path, count: int) -> dict[int, int]:
+    """Shards of an earlier server that still serve: process by number. The record may be older than they are."""
+    found = {index: holder(door_of(directory, index, count)) for index in range(count)}
+    return {index: pid for index, pid in found.items() if pid}
 
 
 def kept_bytes(directory: Path) -> int:

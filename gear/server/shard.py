@@ -381,8 +381,15 @@ class Shard:
                 self._directory.parent.rmdir()
 
 
+def _heard() -> bool:
+    """Whether the supervisor is there that is to be told; another one may have come meanwhile and act in its place."""
+    poll = select.poll()
+    poll.register(1, 0)  # errors are always said
+    return not poll.poll(0)
+
+
 def _say(ready: Ready) -> None:
-    with os.fdopen(os.dup(1), "wb") as out:
+    with contextlib.suppress(BrokenPipeError), os.fdopen(os.dup(1), "wb") as out:  # it is found by its door
         out.write(msgspec.json.encode(ready) + b"\n")
 
 
@@ -405,6 +412,8 @@ def main() -> int:
         return 0
     options = msgspec.json.decode(line, type=ShardOptions)
     logging.basicConfig(level=options.log_level.upper(), format=log.format(f" {options.index}"), force=True)
+    if not _heard():
+        return 0
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else max(soft, 65536), hard))
     try:

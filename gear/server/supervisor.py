@@ -209,7 +209,7 @@ class Supervisor:
         assert self._place is not None
         assert self._shards is not None
         shards = self._shards.all
-        ports = [shard.address().port if shard.listed else 0 for shard in shards]
+        ports = [shard.address().port if shard.listed else shard.told.port for shard in shards]
         address = f"{self._options.host}:{self._port}"
         pids, restoring = [s.pid for s in shards], bool(self._restore) and not all(s.serves for s in shards)
         restoring &= self._claim is not None and not self._claim.kept  # what is kept is never removed for more

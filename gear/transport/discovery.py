@@ -92,15 +92,17 @@ def _mechanism(host: str, port: int) -> bytes:
     return greeting[12:32].rstrip(b"\0")
 
 
-def _heed(monitor: zmq.Socket[bytes], host: str, port: int, keys: bool) -> str:
-    """Take in why connections failed before a word was said; what may be the reason if that is not certain.
+def _heed(monitor: zmq.Socket[bytes], host: str, port: int, keys: bool) -> tuple[str, int]:
+    """Take in why connections failed before a word was said, and how many were made.
+
+    The first is what may be the reason if that is not certain.
 
     Raises
     ------
     AuthenticationError
         If it is the keys.
     """
-    hint, where, hung_up = "", f"{host}:{port}", False
+    hint, where, hung_up, made = "", f"{host}:{port}", False, 0
     while readable(monitor):
         event = recv_monitor_message(monitor)
         if event["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
@@ -110,6 +112,7 @@ def _heed(monitor: zmq.Socket[bytes], host: str, port: int, keys: bool) -> str:
             )
         if event["event"] == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and event["value"] == _OTHER_MECHANISM:
             raise _other_mechanism(where, keys)
+        made += event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
         hung_up |= event["event"] == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     if hung_up:
         speaks = _mechanism(host, port)
@@ -117,7 +120,7 @@ def _heed(monitor: zmq.Socket[bytes], host: str, port: int, keys: bool) -> str:
             raise _other_mechanism(where, keys)
         if keys:
             hint = "; something listens there and hung up: server.pub in the directory of keys may be another server's"
-    return hint
+    return hint, made
 
 
 def _other_mechanism(where: str, keys: bool) -> AuthenticationError:
@@ -144,9 +147,10 @@ def discover(address: str, token: str, timeout: float | None, keys: ClientKeys |
     host, port = parse_address(address)
     deadline = time.monotonic() + (timeout if timeout is not None else 10 * 365 * 86400.0)
     asking = context().socket(zmq.DEALER)
-    monitor = asking.get_monitor_socket(_REFUSED)
+    monitor = asking.get_monitor_socket(_REFUSED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
     poller = zmq.Poller()
-    hint = ""
+    hint, connections = "", 0
+    question = wire.encode(m.Envelope(m.PROTOCOL, 0, 0, [], m.Discover(token)))
     try:
         asking.linger = 0
         asking.setsockopt(zmq.IPV6, host.startswith("["))
@@ -158,12 +162,15 @@ def discover(address: str, token: str, timeout: float | None, keys: ClientKeys |
         asking.connect(f"tcp://{host}:{port}")
         for one in (asking, monitor):
             poller.register(one, zmq.POLLIN)
-        asking.send(wire.encode(m.Envelope(m.PROTOCOL, 0, 0, [], m.Discover(token))))
+        asking.send(question)
         while True:
             left = deadline - time.monotonic()
             came = dict(poller.poll(int(min(max(left, 0.0), 3600.0) * 1000)))
             if monitor in came:
-                hint = _heed(monitor, host, port, keys is not None) or hint
+                doubt, made = _heed(monitor, host, port, keys is not None)
+                hint, connections = doubt or hint, connections + made
+                if made and connections > 1:  # who took the question may have ended before it answered
+                    asking.send(question, zmq.NOBLOCK)
             if asking not in came:
                 if time.monotonic() < deadline:
                     continue

@@ -1,13 +1,14 @@
 """The door file: proof that two processes share memory, and that either of them is still alive.
 
-A shard's directory in the shared-memory filesystem holds a `door` (16 random bytes and how often the shard was started
-before, locked by the shard as long as it lives) and one locked file per client. A door that nobody holds is that of a
-shard which may be started again; it goes with the directory. A lock ends when the last process that holds it dies, also
-by SIGKILL, and never while a process is merely stopped; a fork inherits it as it inherits the mapping.
+A shard's directory in the shared-memory filesystem holds a `door` (16 random bytes, how often the shard was started
+before, and its process; locked by the shard as long as it lives) and one locked file per client. A door that nobody
+holds is that of a shard which may be started again; it goes with the directory. A lock ends when the last process that
+holds it dies, also by SIGKILL, never while a process is merely stopped; a fork inherits it as it inherits the mapping.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import secrets
@@ -24,7 +25,8 @@ NONCE_BYTES = 16
 _LOOKED_AT = 5.0
 """Seconds after which a door that is held is somebody's: looking at it takes microseconds."""
 
-_ERA = struct.Struct("<q")
+_HOLDER = struct.Struct("<qq")
+"""How often the shard was started before, and the process that holds the door, or held it last."""
 
 
 def locked_file(path: Path, content: bytes = b"") -> int:
@@ -46,16 +48,16 @@ def take_door(path: Path) -> tuple[int, bytes, int]:
     """
     try:
         nonce = secrets.token_bytes(NONCE_BYTES)
-        return locked_file(path, nonce + bytes(_ERA.size)), nonce, 0
+        return locked_file(path, nonce + _HOLDER.pack(0, os.getpid())), nonce, 0
     except FileExistsError:
         pass
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     if not _taken(descriptor):
         os.close(descriptor)
         raise ServerConflict(f"another process serves what lies in {path.parent}")
-    content = os.pread(descriptor, NONCE_BYTES + _ERA.size, 0)
-    era = _ERA.unpack(content[NONCE_BYTES:])[0] + 1 if len(content) == NONCE_BYTES + _ERA.size else 1
-    os.pwrite(descriptor, _ERA.pack(era), NONCE_BYTES)
+    content = os.pread(descriptor, NONCE_BYTES + _HOLDER.size, 0)
+    era = _HOLDER.unpack(content[NONCE_BYTES:])[0] + 1 if len(content) == NONCE_BYTES + _HOLDER.size else 1
+    os.pwrite(descriptor, _HOLDER.pack(era, os.getpid()), NONCE_BYTES)
     return descriptor, content[:NONCE_BYTES], era
 
 
@@ -92,6 +94,20 @@ def holds(path: Path) -> bool:
         return is_held(descriptor)
     finally:
         os.close(descriptor)
+
+
+def holder(path: Path) -> int:
+    """The process that holds the door there (it may be stopped); 0 if none does."""
+    deadline = time.monotonic() + _LOOKED_AT
+    while holds(path) and time.monotonic() < deadline:
+        content = path.read_bytes()
+        if len(content) == NONCE_BYTES + _HOLDER.size:
+            pid = int(_HOLDER.unpack(content[NONCE_BYTES:])[1])
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, 0)
+                return pid
+        time.sleep(0.001)  # whoever has locked it just now says next who it is
+    return 0
 
 
 class NotShared(ConnectionLost):
