@@ -3,11 +3,12 @@
     python -m benchmarks.killer [--seconds 180] [--seed 0] [--path mixed|shm|tcp] [--devices cpu:2] [--writers 4]
 
 Supervisor, shards (also those that are just being started), writers, readers and consumers: each may be the next one,
-by SIGKILL. The supervisor starts shards again; this program starts the supervisor and the actors again, with the
-accounts that they had. At the end, when nothing has been killed for a while: what was acknowledged is stored or was
-evicted, once, whole; from the table that is never full nothing is missing; every trajectory of the queue was
-acknowledged once by each consumer and none was skipped. One line per property says what held; the exit code is 1 if
-any did not. What a process was doing when it was killed is unknown: it may have happened once.
+by SIGKILL; now and then a client is stopped instead, and continued when the server has taken it for silent. The
+supervisor starts shards again; this program starts the supervisor and the actors again, with the accounts that they
+had. At the end, when nothing has been killed for a while: what was acknowledged is stored or was evicted, once, whole;
+from the table that is never full nothing is missing; every trajectory of the queue was acknowledged once by each
+consumer and none was skipped. One line per property says what held; the exit code is 1 if any did not. What a process
+was doing when it was killed is unknown: it may have happened once.
 """
 
 from __future__ import annotations
@@ -40,8 +41,10 @@ MARK = "GEAR_KILLER"
 """Variable in the environment of every process of a run, by which they are found: whoever started them may be dead."""
 EVERY = 1.0
 """Seconds between two kills."""
-FORGIVING = "8"
-"""The server's client timeout: after five of them each end gives the other up, and a start may be killed as well."""
+FORGIVING = 8.0
+"""The server's client timeout in seconds: after five of them each end gives the other up, and starts are killed too."""
+STOPS = 0.2
+"""How often a client is stopped instead of killed, for up to twice that long: then it is silent, and wakes up."""
 QUIET = 60.0
 """Seconds that everything has to work again after the last one."""
 
@@ -54,10 +57,11 @@ class Killer(Run):
         self.random = Random(seed)
         self.writers = writers_of(writers)
         self.kills: Counter[str] = Counter()
+        self.stops: Counter[str] = Counter()
+        self.asleep: dict[str, float] = {}
+        """Clients that are stopped, and until when (`time.monotonic()`)."""
         self.doomed: set[str] = set()
         """Roles whose process was killed here and was not started again yet."""
-        self.mended = 0
-        """How often a server ended while it started, because a shard of it was killed."""
         os.environ[MARK] = self.name
 
     def serve(self) -> None:
@@ -65,7 +69,7 @@ class Killer(Run):
         port = self.address.rpartition(":")[2] or "0"
         with (self.folder / "log").open("ab") as log:
             self.processes["supervisor"] = service.launch(
-                self.name, "--port", port, "--devices", self.devices, "--client-timeout", FORGIVING,
+                self.name, "--port", port, "--devices", self.devices, "--client-timeout", str(FORGIVING),
                 "--max-restarts", "1000000", stderr=log,
             )  # fmt: skip
         self.lives["supervisor"] = self.lives.get("supervisor", 0) + 1
@@ -90,16 +94,27 @@ class Killer(Run):
                 found[int(folder.name)] = roles.get(int(folder.name), "shard" if shard else "")
         return {pid: role for pid, role in found.items() if role}
 
-    def kill(self) -> None:
-        """Kill one process, any of them."""
+    def strike(self) -> None:
+        """Kill one process, any of them, or stop a client for a while."""
         pid, role = self.random.choice(sorted(self.living().items()))
+        stopped = self.random.random() < STOPS and role in (self.writers | READERS | CONSUMERS)
         try:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGSTOP if stopped else signal.SIGKILL)
         except ProcessLookupError:  # it has just ended by itself
             return
-        self.kills[role.partition("-")[0]] += 1
-        if role != "shard":
+        (self.stops if stopped else self.kills)[role.partition("-")[0]] += 1
+        if stopped:
+            self.asleep[role] = time.monotonic() + self.random.uniform(0, 2 * FORGIVING)
+        elif role != "shard":
             self.doomed.add(role)
+            self.asleep.pop(role, None)
+
+    def wake(self, all_: bool = False) -> None:
+        """Continue the clients whose time has come."""
+        for role, until in list(self.asleep.items()):
+            if all_ or time.monotonic() >= until:
+                self.processes[role].send_signal(signal.SIGCONT)
+                del self.asleep[role]
 
     def mend(self) -> None:
         """Start again what has died; what ended without having been killed is a fault."""
@@ -113,9 +128,8 @@ class Killer(Run):
             assert process.stdout is not None
             process.stdout.close()
             if role == "supervisor":
-                if by_itself and process.returncode != 1:
-                    self.verdict("the server ends only if it is killed", False, process.returncode)
-                self.mended += by_itself
+                if by_itself and process.returncode != 1:  # which says that a shard was killed before it served
+                    self.verdict("the server ends only if it or its shard is killed", False, process.returncode)
                 self.serve()
             else:
                 if by_itself:
@@ -130,7 +144,9 @@ class Killer(Run):
             while time.monotonic() < at:
                 time.sleep(0.02)
                 self.mend()
-            self.kill()
+                self.wake()
+            self.strike()
+        self.wake(all_=True)
 
     def recover(self, client: gear.Client) -> None:
         """After the last kill everything is started again and works."""
@@ -171,7 +187,7 @@ class Killer(Run):
                     f"{name}: each acknowledged once by {consumer}, none skipped",
                     not any(wrong.values()),
                     {what: found for what, found in wrong.items() if found}
-                    or f"{len(seen)} trajectories, {len(open_ - set(certain))} of them in requests that were killed",
+                    or f"{len(seen)} trajectories, {len(open_)} of them in requests that were not answered",
                 )
 
     def close(self) -> None:
@@ -208,7 +224,7 @@ def run(seconds: float, seed: int, path: str, devices: str, writers: int) -> boo
             killer.disturb(seconds)
             took = time.monotonic() - began
             killer.recover(client)
-            print(f"killed: {dict(killer.kills)}; {killer.mended} starts of the server in vain", flush=True)
+            print(f"killed: {dict(killer.kills)}; stopped: {dict(killer.stops)}", flush=True)
             for role in killer.writers:
                 killer.finish(role)
             killer.verdict("consumers empty the queues", killer.wait_for(lambda: killer.drained(client), QUIET))

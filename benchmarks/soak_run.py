@@ -42,6 +42,8 @@ class Run:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.lives: dict[str, int] = {}
         """How often each actor was started."""
+        self.prefix: list[str] = []
+        """What the command of an actor begins with, say to run it somewhere else."""
 
     @property
     def shards(self) -> int:
@@ -59,7 +61,7 @@ class Run:
         self.lives[role] = self.lives.get(role, 0) + 1
         kind, life = role.partition("-")[0], str(self.lives[role])
         arguments = [self.address, kind, str(index), life, str(self.seed), path, str(self.account(role)), *tables]
-        command = [sys.executable, "-m", "benchmarks.soak_actors", *arguments]
+        command = [*self.prefix, sys.executable, "-m", "benchmarks.soak_actors", *arguments]
         self.processes[role] = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )

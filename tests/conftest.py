@@ -33,6 +33,12 @@ _before: set[str] = set()
 _left: set[str] = set()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of the faults suite, see `tests/faults`."""
+    parser.addoption("--faults-long", action="store_true", help="let the faults last minutes (make test-faults)")
+    parser.addoption("--faults-seed", type=int, default=None, help="what the faults are drawn from")
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Compile the kernels before the clocks of the tests run: most of a minute on a fresh clone, seconds later on."""
     if hasattr(session.config, "workerinput"):  # one of several processes that share the tests: the first has done it

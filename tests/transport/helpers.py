@@ -83,8 +83,10 @@ class Proxy:
         self._address_of = reach.lane_address
         reach.lane_address = self._lane
         self.budget: int | None = None
+        self._deaf = False
         self.cuts = self.connections = 0
         self._pairs: dict[socket.socket, socket.socket] = {}
+        self._far: set[socket.socket] = set()
         self._wake, self._woken = socket.socketpair()
         self._command = b""
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -118,6 +120,15 @@ class Proxy:
     def go_on(self) -> None:
         self._paused.set()
 
+    def lose_answers(self) -> None:
+        """Pass on what clients say, and nothing of what the shard says."""
+        self._deaf = True
+
+    def tell_again(self) -> None:
+        """Pass everything on again, over new connections."""
+        self._deaf = False
+        self.cut()
+
     def close(self) -> None:
         self.go_on()
         self._wake.send(b"q")
@@ -132,6 +143,7 @@ class Proxy:
         for one in self._pairs:
             one.close()
         self._pairs.clear()
+        self._far.clear()
 
     def _run(self) -> None:
         while self._paused.wait():
@@ -144,7 +156,12 @@ class Proxy:
                         return
                 elif one in self._listeners:
                     near = one.accept()[0]
-                    far = socket.create_connection(("127.0.0.1", self._ports[one]))
+                    try:
+                        far = socket.create_connection(("127.0.0.1", self._ports[one]))
+                    except ConnectionRefusedError:  # the shard is being started again
+                        near.close()
+                        continue
+                    self._far.add(far)
                     self._pairs[near], self._pairs[far] = far, near
                     self.connections += 1
                 elif one in self._pairs:
@@ -155,7 +172,8 @@ class Proxy:
             data = one.recv(65536)
             if self.budget is not None:
                 data, self.budget = data[: self.budget], self.budget - len(data)
-            self._pairs[one].sendall(data)
+            if not (self._deaf and one in self._far):
+                self._pairs[one].sendall(data)
         except OSError:
             data = b""
         if not data or (self.budget is not None and self.budget <= 0):
