@@ -6,7 +6,7 @@ STAMP := $(VENV)/.stamp
 COMPILER := $(VENV)/.compiler
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-gpu-sim test-rdma lint soak fuzz bench clean
+.PHONY: help env demo test test-faults test-gpu-sim test-rdma lint soak fuzz bench clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1|/' | column -t -s '|'
@@ -29,6 +29,9 @@ demo: $(STAMP) ## server, actors and a learner on CartPole; saves demo.png
 test: lint $(COMPILER) ## lint, then every test, in two processes: most tests wait for others
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 	@$(MAKE) --no-print-directory test-gpu-sim
+
+test-faults: $(STAMP) ## kills, stops, full disks and a bad network for half an hour; root for the last two (SEED=...)
+	$(BIN)/python -m pytest -m faults --faults-long $(if $(SEED),--faults-seed $(SEED))
 
 test-gpu-sim: $(STAMP) ## kernels for a GPU, and a server with GPUs, in Numba's CUDA simulator; needs no GPU
 	NUMBA_ENABLE_CUDASIM=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/kernels tests/devices

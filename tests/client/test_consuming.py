@@ -235,6 +235,7 @@ class Worker:
         return []
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("path", ["shm", "tcp"])
 def test_consumers_killed_and_restarted_at_random_skip_nothing(server, path):
     """NeMo-RL#3599: consumed + dropped = served, no duplicate acknowledgement, unacknowledged work served again."""

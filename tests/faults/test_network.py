@@ -22,7 +22,7 @@ from .wire import NotPermitted, Wire
 
 pytestmark = pytest.mark.faults
 
-SILENCE = 2.0
+SILENCE = 3.0
 """The server's client timeout; after five of them it gives a client up that it cannot see."""
 
 
@@ -74,7 +74,7 @@ def test_inserts_and_batches_are_exact_over_a_network_that_loses_delays_and_part
     for _ in range(faults.at(1, 12)):
         before, lost = inserted(), wire.lost
         wire.cut = True
-        time.sleep(choice.uniform(0.1, 2.5 * SILENCE))  # how long it is parted: the fault itself
+        time.sleep(choice.uniform(0.1, 1.4 * SILENCE))  # how long it is parted: the fault itself
         wire.cut = False
         eventually(lambda least=before + 20: inserted() > least, "inserts go on", 60.0)
         assert wire.lost > lost

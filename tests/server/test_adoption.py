@@ -22,6 +22,8 @@ from gear.transport.door import DOOR, locked_file
 from tests.server.test_restart import declare, trajectory
 from tests.transport.helpers import eventually
 
+pytestmark = pytest.mark.faults
+
 
 def token_file(folder: Path, text: str) -> str:
     path = folder / text

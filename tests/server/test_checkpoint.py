@@ -121,6 +121,7 @@ def test_saves_go_on_by_the_clock_and_at_the_end_while_clients_work(start_server
     assert "all as they were saved" in cli("checkpoint", "verify", str(there[0].path)).stdout
 
 
+@pytest.mark.faults
 def test_a_damaged_checkpoint_is_refused_by_name_and_none_is_passed_over(start_server, tmp_path):
     directory = tmp_path / "saved"
     arguments = ("--checkpoint", str(directory))
@@ -174,6 +175,7 @@ def test_a_server_without_a_directory_and_one_that_cannot_write_say_so_and_go_on
         assert client.info()["checkpoint"]["failures"] == 1
 
 
+@pytest.mark.faults
 def test_memory_that_is_kept_is_not_lost_for_a_checkpoint_that_it_began_with(start_server, tmp_path):
     """A restored server of which a shard was started again is killed as a whole: its memory is newer than any file."""
     save(StoredTable(declare()), tmp_path / "saved")
@@ -263,6 +265,7 @@ def test_a_checkpoint_is_dealt_out_to_another_number_of_shards(start_server, tmp
         path = "latest"
 
 
+@pytest.mark.faults
 def test_a_deploy_under_load_fails_no_call(start_server, tmp_path):
     """SIGTERM, a checkpoint, the next release started: calls wait meanwhile, and nothing is lost or twice."""
     arguments = ("--client-timeout", "5", "--checkpoint", str(tmp_path / "saved"), "--restore", "latest")

@@ -21,6 +21,8 @@ from gear.transport.discovery import discover
 from tests.server.test_supervisor import gone
 from tests.transport.helpers import eventually
 
+pytestmark = pytest.mark.faults
+
 OPTIONS = ("--devices", "cpu:2", "--client-timeout", "2", "--max-restarts", "0")
 
 STEP = {"k": np.zeros(2, np.int64)}

@@ -17,6 +17,8 @@ import gear
 from tests.server.test_supervisor import gone
 from tests.transport.helpers import eventually
 
+pytestmark = pytest.mark.faults
+
 COLUMNS = [gear.Column("k", (8,), "int64"), gear.Column("t", (), "int32")]
 
 

@@ -64,6 +64,7 @@ def test_raw_bytes_on_the_ports_change_nothing(server, endpoints, name):
     still_works(server, name)
 
 
+@pytest.mark.faults
 def test_a_connection_that_stops_in_mid_message_changes_nothing(server, endpoints, session, name):
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + b"\x00" + bytes(31)
     ready = b"\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"

@@ -136,6 +136,7 @@ def test_a_server_without_tables_keeps_nothing(start_server):
     start_server("--name", server.name, discard=False).stop()
 
 
+@pytest.mark.faults
 def test_a_second_server_of_that_name_is_refused(start_server):
     server = start_server()
     message = refused("--name", server.name, "--port", "0", "--discard")
@@ -143,6 +144,7 @@ def test_a_second_server_of_that_name_is_refused(start_server):
     directory(server)
 
 
+@pytest.mark.faults
 def test_a_second_server_on_that_port_is_refused(start_server):
     server = start_server()
     message = refused("--name", "another", "--port", server.address.rpartition(":")[2])

@@ -241,6 +241,7 @@ def damaged(path: Path, kind: str):
     path.write_bytes(data)
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("kind", ["flip", "truncate", "remove"])
 def test_damage_anywhere_is_found_and_named(kind, tmp_path):
     stored, _ = full(20)
@@ -252,6 +253,7 @@ def test_damage_anywhere_is_found_and_named(kind, tmp_path):
                 manifest.verify(path)
 
 
+@pytest.mark.faults
 def test_a_restore_of_what_is_damaged_leaves_no_finished_segment(tmp_path):
     stored, _ = full(20)
     path = save(stored, tmp_path, 1)
@@ -285,6 +287,7 @@ def test_nothing_is_removed_that_no_save_has_written(tmp_path):
         manifest.verify(path)
 
 
+@pytest.mark.faults
 def test_a_save_that_fails_leaves_nothing(tmp_path, monkeypatch):
     stored, actor = full(20)
     good = save(stored, tmp_path, 1)
@@ -322,6 +325,7 @@ def test_shards_that_begin_a_save_at_once_leave_each_other_alone(tmp_path):
     assert failed == []
 
 
+@pytest.mark.faults
 def test_a_checkpoint_of_which_a_file_is_gone_is_not_completed(tmp_path):
     stored, _ = full(20)
     writing = begin(stored, tmp_path, 1)

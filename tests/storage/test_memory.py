@@ -73,6 +73,7 @@ def test_a_process_that_attaches_and_exits_leaves_the_segment(path):
     assert list(memory.attach(path, 4096)[:2]) == [5, 6]
 
 
+@pytest.mark.faults
 def test_no_segment_remains_when_the_filesystem_runs_out(path, monkeypatch):
     monkeypatch.setattr(memory, "check_room", lambda *a, **k: None)
 

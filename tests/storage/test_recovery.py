@@ -200,6 +200,7 @@ KINDS = {
 }
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_in_mid_work_nothing_is_torn_twice_or_lost(kind, tmp_path):
     """SIGKILL at a random instant, again and again (`GEAR_KILLS`): the table goes on from where it was."""
@@ -248,6 +249,7 @@ def test_killed_in_mid_work_nothing_is_torn_twice_or_lost(kind, tmp_path):
         assert counters[f.FREE_BLOCKS] + counters[f.USED_BLOCKS] == stored.layout.blocks
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("field", [f.LENGTH, f.FIRST, f.FLAGS, f.ORDER, f.CHAIN, f.SEQUENCE, f.CHECK, f.STATE])
 def test_a_damaged_entry_is_left_out_and_counted(field, tmp_path):
     stored = StoredTable(gear.Table("t", COLUMNS, gear.Steps(200), mean_length=8, item=gear.Whole(), block_steps=4))
@@ -269,6 +271,7 @@ def test_a_damaged_entry_is_left_out_and_counted(field, tmp_path):
     assert not np.isin(blocks, free).any(), "blocks of a damaged entry are used again"
 
 
+@pytest.mark.faults
 def test_a_damaged_chain_is_left_out(tmp_path):
     stored = StoredTable(gear.Table("t", COLUMNS, gear.Steps(200), mean_length=8, item=gear.Whole(), block_steps=4))
     actor = Actor(stored)

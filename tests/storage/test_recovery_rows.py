@@ -74,6 +74,7 @@ class Grower:
             self.said[1] = actor.sequence
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("sampler", [gear.Uniform(), gear.Prioritized(0.6), gear.Fifo()])
 def test_killed_while_trajectories_grow(sampler, tmp_path):
     seed = int.from_bytes(os.urandom(4), "little")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 import zmq
 
 from gear.transport import messages as m
 from gear.transport import wire
 from gear.transport.discovery import discover
+
+pytestmark = pytest.mark.faults
 
 
 def test_a_question_that_a_server_took_and_never_answered_is_asked_again():

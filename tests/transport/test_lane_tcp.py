@@ -160,6 +160,7 @@ def test_a_reader_that_takes_nothing_in_holds_up_nobody(server, session, open_se
             assert call.frames[-1] == m.CUT
 
 
+@pytest.mark.faults
 def test_a_shard_that_is_killed_in_mid_batch_tears_nothing(start_server):
     server = start_server("--client-timeout", "10")
     with gear.connect(server.address, path="tcp") as client:

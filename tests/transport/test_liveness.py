@@ -3,6 +3,8 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
+
 from gear.schema import Steps
 from gear.transport.negotiation import connect
 from tests.transport.helpers import Python, eventually, figures, insert, table
@@ -33,6 +35,7 @@ def start(server, open_session, name, ttl: float = 60.0) -> tuple[Python, list[i
     return client, [int(number) for number in client.read().split()]
 
 
+@pytest.mark.faults
 def test_what_a_killed_client_held_is_free_at_once(server, session, open_session, name):
     client, _ = start(server, open_session, name)
     before = figures(session, name)
@@ -51,6 +54,7 @@ def test_a_client_that_ends_without_closing_leaves_nothing(server, session, open
     assert (after["leased_blocks"], after["pins"]) == (0, 0)
 
 
+@pytest.mark.faults
 def test_a_stopped_client_keeps_what_it_held_and_goes_on_when_continued(server, session, open_session, name):
     client, (first, second, *_) = start(server, open_session, name, ttl=0.2)
     opened = session.open_table(name, 5.0)
@@ -75,6 +79,7 @@ def test_a_stopped_client_keeps_what_it_held_and_goes_on_when_continued(server, 
     assert client.end() == 0
 
 
+@pytest.mark.faults
 def test_a_stopped_client_that_is_then_killed_frees_everything(server, session, open_session, name):
     client, _ = start(server, open_session, name)
     connected = session.info(5.0)["clients"]["connected"]
@@ -124,6 +129,7 @@ session.close()
 """
 
 
+@pytest.mark.faults
 def test_a_forked_child_speaks_for_itself_and_its_parent_goes_on(server, session, name):
     session.create_table(table(name), 5.0)
     for ending in ("exit", "normal"):
@@ -149,6 +155,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.faults
 def test_leases_of_a_dead_parent_wait_for_the_forked_child_that_still_maps_them(server, session, name):
     session.create_table(table(name), 5.0)
     client = Python(ORPHAN, server.address, name)

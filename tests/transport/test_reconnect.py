@@ -14,6 +14,8 @@ from gear.transport.base import Wanted
 from gear.transport.negotiation import connect
 from tests.transport.helpers import WHOLE, Proxy, eventually, figures, insert, put, table
 
+pytestmark = pytest.mark.faults
+
 
 def test_inserts_happen_exactly_once_over_a_connection_that_keeps_breaking(proxy, session, name):
     broken = proxy.session()

@@ -95,6 +95,7 @@ def test_a_growing_trajectory_survives_cuts(proxy, session, name):
     broken.close()
 
 
+@pytest.mark.faults
 def test_a_client_given_up_meanwhile_is_told(server, name):
     proxy = Proxy(server.address)
     broken = proxy.session(TcpSession)
@@ -132,6 +133,7 @@ sys.stdin.readline()
 """
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("doing", ["nothing", "collects"])
 def test_a_killed_client_leaves_nothing(server, session, open_session, name, doing):
     opened = session.create_table(table(name, item=gear.Step(0), publish="rows"), 5.0)
@@ -152,6 +154,7 @@ def test_a_killed_client_leaves_nothing(server, session, open_session, name, doi
     eventually(lambda: session.info(5.0)["clients"]["silent"] == 0, "it was forgotten")
 
 
+@pytest.mark.faults
 def test_a_silent_reader_loses_its_pins_when_their_blocks_are_needed(server, session, name):
     opened = session.create_table(fifo(name=name, capacity=Steps(40), item=gear.Step(0), publish="rows"), 5.0)
     insert(session, opened, 1)
@@ -168,6 +171,7 @@ def test_a_silent_reader_loses_its_pins_when_their_blocks_are_needed(server, ses
     eventually(lambda: figures(session, name)["pins"] == 0, "nothing is pinned")
 
 
+@pytest.mark.faults
 def test_a_server_killed_in_mid_call_is_a_lost_connection_and_what_it_had_is_counted(start_server, monkeypatch):
     """Origin: flush and close said that the server is gone, not what was lost, and named a shard's port."""
     monkeypatch.setattr(tcp, "REFUSED", 1.0)
@@ -228,6 +232,7 @@ client.close()
 """
 
 
+@pytest.mark.faults
 def test_a_forked_child_speaks_for_itself(server, session, name):
     session.create_table(table(name), 5.0)
     client = Python(FORK, server.address, name)
