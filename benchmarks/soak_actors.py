@@ -8,6 +8,7 @@ import json
 import select
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import gear
 from benchmarks.soak_account import Consumed, Written
 from benchmarks.soak_rows import check, number_of, trajectory
 
+GAVE_UP = 3
+"""Exit code of an actor that has lost its connection for good."""
 PATIENCE = 60.0
 """Seconds that a call may take: a server may be killed and started again meanwhile, on a machine with more to do."""
 KEPT = 4000
@@ -182,19 +185,30 @@ def consume(
     return account | rounds.account()
 
 
+def run(
+    address: str, role: str, index: int, seed: int, path: str, account: Path, tables: list[str],
+    rng: np.random.Generator,
+) -> dict[str, Any]:  # fmt: skip
+    """Be that actor until told to end."""
+    with gear.connect(address, timeout=PATIENCE, path=path) as client:
+        if role == "sample":
+            return sample(client, seed, rng, tables)
+        if role == "select":
+            return hold(client, seed, rng, tables)
+        if role in ("trainer", "reference"):
+            return consume(client, role, seed, rng, tables, Consumed(account))
+        return write(client, role, index, seed, rng, tables, Written(account))
+
+
 def main() -> None:
     """Arguments: address, role, index, number of its life, seed, data path, account, tables. Any error ends it."""
     address, role, index, life, seed, path, account, *tables = sys.argv[1:]
     rng = np.random.default_rng([int(seed), int(index), int(life)])
-    with gear.connect(address, timeout=PATIENCE, path=path) as client:
-        if role == "sample":
-            done = sample(client, int(seed), rng, tables)
-        elif role == "select":
-            done = hold(client, int(seed), rng, tables)
-        elif role in ("trainer", "reference"):
-            done = consume(client, role, int(seed), rng, tables, Consumed(Path(account)))
-        else:
-            done = write(client, role, int(index), int(seed), rng, tables, Written(Path(account)))
+    try:
+        done = run(address, role, int(index), int(seed), path, Path(account), tables, rng)
+    except gear.ConnectionLost:
+        traceback.print_exc()
+        sys.exit(GAVE_UP)
     print(json.dumps(done), flush=True)
 
 

@@ -6,6 +6,9 @@ drawn until every item was seen, so that the samplers are audited along with the
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
 import numpy as np
 
 import gear
@@ -135,3 +138,26 @@ class Stored:
                 number_of(writer, self.table, place) for place in (np.flatnonzero(known[since:]) + since).tolist()
             ]
         return found
+
+
+def queue_faults(
+    table: str,
+    consumer: str,
+    figures: dict[str, Any],
+    tallies: list[tuple[Counter[int], set[int]]],
+    accounts: Accounts,
+) -> dict[str, object]:
+    """What is wrong with an emptied queue as one consumer's processes tell (`Consumed.tally`); empty values are none."""
+    certain: Counter[int] = sum((tally for tally, _ in tallies), Counter())
+    seen = sorted(set(certain).union(*(open_ for _, open_ in tallies)))
+    acknowledged, unknown = states(np.array(seen, np.int64), table, accounts)
+    inserted, line = figures["inserted_trajectories"], figures["consumers"][consumer]
+    written = sum(int(one.acknowledged(table).sum()) for one in accounts.values())
+    return {
+        "acknowledged twice": [number for number, times in certain.items() if times > 1][:5],
+        "skipped": written - int(acknowledged.sum()),
+        "written by nobody": len(seen) - int((acknowledged | unknown).sum()),
+        "seen beyond what was inserted": len(seen) - inserted,
+        "counted beyond what was inserted": line["acknowledged"] - inserted,
+        "dropped": line["dropped"],
+    }

@@ -35,7 +35,7 @@ TABLES = [
     ),
 ]
 KILLED = [
-    *(structs.replace(table, mean_length=LONGEST) for table in TABLES),
+    *(structs.replace(table, mean_length=LONGEST if table.name == "whole" else 20) for table in TABLES),
     gear.Table(
         "kept", COLUMNS, gear.Trajectories(40_000), item=gear.Whole(), sampler=gear.Epochs(), mean_length=64,
         max_length=LONGEST,
@@ -45,8 +45,8 @@ KILLED = [
         limiter=gear.Queue(200), consumers=("trainer", "reference"),
     ),
 ]  # fmt: skip
-"""Those of the killer. With blocks for the longest trajectories, so that hardly any leave but the oldest; one that is
-never full, which nothing may leave; a queue with two consumers."""
+"""Those of the killer. With blocks and slots for any lengths, so that none leave but the oldest; one that is never
+full, which nothing may leave; a queue with two consumers."""
 NAMES = [table.name for table in KILLED]
 PER_WRITER = 10**12
 """Numbers of one writer: its index times this, and a counter; the counter's remainder by 5 is the table's."""

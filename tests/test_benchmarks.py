@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 
 import pytest
 
@@ -13,7 +14,7 @@ from benchmarks.cases import GROUPS
 from benchmarks.data import COLUMNS, Expected, piece, transitions
 from benchmarks.measure import Candidate, Measurement, WrongResult, show, write
 from benchmarks.soak_account import Consumed, Written
-from benchmarks.soak_audit import Stored, kept
+from benchmarks.soak_audit import Stored, kept, queue_faults
 
 SEED = 3
 
@@ -184,6 +185,24 @@ def test_what_a_consumer_asked_and_was_not_answered_is_not_certain(tmp_path):
     certain, open_ = Consumed(tmp_path / "account").tally()
     assert certain == {1: 2, 2: 1, 6: 1}
     assert open_ == {3, 4, 6}
+
+
+def test_the_audit_of_a_queue_sees_what_was_acknowledged_twice_and_what_was_skipped(tmp_path):
+    account = Written(tmp_path / "account")
+    with account.batch("queue", 3):
+        pass
+    one, two, three = (soak_rows.number_of(1, "queue", place) for place in range(3))
+    figures = {"inserted_trajectories": 3, "consumers": {"trainer": {"acknowledged": 3, "dropped": 0}}}
+
+    def found(*tallies) -> dict:
+        faults = queue_faults("queue", "trainer", figures, list(tallies), {1: account})
+        return {what: how_many for what, how_many in faults.items() if how_many}
+
+    assert found((Counter([one, two]), set()), (Counter(), {two, three})) == {}
+    assert found((Counter([one, two, three]), set()), (Counter([two]), set())) == {"acknowledged twice": [two]}
+    assert found((Counter([one, two]), set())) == {"skipped": 1, "seen beyond what was inserted": -1}
+    strange = soak_rows.number_of(1, "queue", 3)
+    assert found((Counter([one, two, three, strange]), set()))["written by nobody"] == 1
 
 
 @pytest.mark.parametrize("column", ["number", "step", "checksum", "payload"])
