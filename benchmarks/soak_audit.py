@@ -147,7 +147,7 @@ def queue_faults(
     tallies: list[tuple[Counter[int], set[int]]],
     accounts: Accounts,
 ) -> dict[str, object]:
-    """What is wrong with an emptied queue as one consumer's processes tell (`Consumed.tally`); empty values are none."""
+    """What is wrong with an emptied queue, as a consumer's processes tell (`Consumed.tally`); empty values are none."""
     certain: Counter[int] = sum((tally for tally, _ in tallies), Counter())
     seen = sorted(set(certain).union(*(open_ for _, open_ in tallies)))
     acknowledged, unknown = states(np.array(seen, np.int64), table, accounts)
