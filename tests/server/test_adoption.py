@@ -79,6 +79,17 @@ def test_a_shard_that_does_not_answer_is_not_taken_over(tmp_path, monkeypatch):
     check_shards(claim, options, 1, "")  # it has died meanwhile
 
 
+def test_a_shard_that_is_still_starting_is_waited_for(tmp_path, monkeypatch):
+    """Origin: its supervisor was killed while it started; it had taken its door and did not listen yet."""
+    door = locked_file(tmp_path / DOOR)
+    options = Options("n", "127.0.0.1", 1, "cpu", 1, "", "info", False, 1.0)
+    answers = [None, None, {"curve_key": "", "host": "127.0.0.1"}]
+    monkeypatch.setattr(adoption, "_ask", lambda *_: answers.pop(0))
+    check_shards(Claim(tmp_path, True, [7], {0: 12345}), options, 1, "")
+    assert answers == []
+    os.close(door)
+
+
 def record_of(name: str) -> Path:
     return runtime_directory() / f"{name}.record"
 

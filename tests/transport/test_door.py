@@ -9,7 +9,7 @@ import pytest
 
 from gear.errors import ServerConflict
 from gear.transport import door
-from gear.transport.door import Door, is_held, take_door
+from gear.transport.door import Door, holder, is_held, take_door
 
 
 def test_a_door_is_the_same_for_who_comes_next_and_counts_the_eras(tmp_path):
@@ -25,6 +25,15 @@ def test_a_door_is_the_same_for_who_comes_next_and_counts_the_eras(tmp_path):
     os.close(second)
     (tmp_path / "door").unlink()
     assert not mine.stands
+
+
+def test_a_door_says_which_process_holds_it(tmp_path):
+    assert holder(tmp_path / "door") == 0
+    for _ in range(2):
+        held = take_door(tmp_path / "door")[0]
+        assert holder(tmp_path / "door") == os.getpid()
+        os.close(held)
+        assert holder(tmp_path / "door") == 0
 
 
 def test_a_door_that_somebody_holds_is_refused(tmp_path, monkeypatch):
