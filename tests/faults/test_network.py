@@ -107,7 +107,7 @@ with gear.connect(sys.argv[1], timeout=30.0, path="tcp") as client:
 """
 
 
-def test_a_client_that_is_parted_for_too_long_is_given_up_and_told(far, wire, long_only):
+def test_a_client_that_is_parted_for_too_long_is_given_up_and_told(long_only, far, wire):
     rows = {"number": [[1] * 4] * 8, "step": list(range(8)), "checksum": [0] * 8, "payload": [[0.0] * 16] * 8}
     far.client.insert(rows, "rows")
     command = [*wire.prefix, sys.executable, "-c", HOLDER, far.address]

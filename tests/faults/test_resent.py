@@ -25,7 +25,9 @@ def rows(number: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("kind", [ShmSession, TcpSession], ids=["shm", "tcp"])
-def test_the_acknowledgement_is_lost_the_item_evicted_the_shard_crashed_the_insert_resent(start_server, kind):
+def test_the_acknowledgement_is_lost_the_item_evicted_the_shard_crashed_the_insert_resent(start_server, faults, kind):
+    if kind is TcpSession and not faults.long:
+        pytest.skip("the other path is enough: --faults-long, or make test-faults")
     server = start_server("--client-timeout", "10", "--max-restarts", "9")
     proxy = Proxy(server.address)
     try:

@@ -122,7 +122,7 @@ def test_killed_shards_come_back_and_nothing_is_lost_or_twice(start_server, path
     seed = int.from_bytes(os.urandom(4), "little")
     print("seed", seed)  # noqa: T201 - for whoever looks into a failure
     random = Random(seed)
-    server = start_server("--client-timeout", "5")
+    server = start_server("--client-timeout", "15")
     ledger = Ledger(server.address, path)
     ledger.client.create_table(declare())
 
@@ -143,7 +143,7 @@ def test_killed_shards_come_back_and_nothing_is_lost_or_twice(start_server, path
 
 def test_a_server_killed_as_a_whole_goes_on_when_it_is_started_again(start_server):
     """Supervisor and shard die at once; clients wait, and what waits for them is found by the next start."""
-    server = start_server("--client-timeout", "5", discard=False)
+    server = start_server("--client-timeout", "15", discard=False)
     ledger = Ledger(server.address, "shm")
     ledger.client.create_table(declare(sampler=gear.Prioritized(0.6)))
     port, again = server.address.rpartition(":")[2], server
@@ -155,7 +155,7 @@ def test_a_server_killed_as_a_whole_goes_on_when_it_is_started_again(start_serve
             os.kill(victim, signal.SIGKILL)
         server.process.wait(10)
         eventually(lambda: gone(pid), "the shard is dead")
-        again = start_server("--name", server.name, "--port", port, "--client-timeout", "5", discard=False)
+        again = start_server("--name", server.name, "--port", port, "--client-timeout", "15", discard=False)
         assert "took up 1 table, " in again.log.read_text()
         ledger.progress()
 
@@ -167,7 +167,7 @@ def test_a_server_killed_as_a_whole_goes_on_when_it_is_started_again(start_serve
 
 
 def test_a_supervisor_takes_over_shards_that_outlived_the_one_before(start_server):
-    server = start_server("--devices", "cpu:2", "--client-timeout", "5", discard=False)
+    server = start_server("--devices", "cpu:2", "--client-timeout", "15", discard=False)
     port = server.address.rpartition(":")[2]
     with gear.connect(server.address) as client:
         client.create_table(declare())
@@ -177,7 +177,7 @@ def test_a_supervisor_takes_over_shards_that_outlived_the_one_before(start_serve
         server.process.kill()
         server.process.wait(10)
         client.insert(trajectory(50))
-        arguments = ("--name", server.name, "--port", port, "--devices", "cpu:2", "--client-timeout", "5")
+        arguments = ("--name", server.name, "--port", port, "--devices", "cpu:2", "--client-timeout", "15")
         again = start_server(*arguments, discard=False)
         assert again.log.read_text().count("outlived its supervisor and is taken over") == 2
         assert {state["pid"] for state in client.info()["shards"].values()} == pids
@@ -196,7 +196,7 @@ def test_a_supervisor_takes_over_shards_that_outlived_the_one_before(start_serve
 @pytest.mark.parametrize("path", ["shm", "tcp"])
 def test_the_other_shard_serves_while_one_is_started_again(start_server, path):
     """Learners go on with what the other one holds; later all is there again, under one limiter."""
-    server = start_server("--devices", "cpu:2", "--client-timeout", "5", "--metrics-port", "0")
+    server = start_server("--devices", "cpu:2", "--client-timeout", "15", "--metrics-port", "0")
     ledger = Ledger(server.address, path)
     ledger.client.create_table(declare(limiter=gear.MinSize(20)))
     stopped = {}
@@ -225,7 +225,7 @@ def test_the_other_shard_serves_while_one_is_started_again(start_server, path):
 @pytest.mark.parametrize("path", ["shm", "tcp"])
 def test_what_names_items_waits_for_a_shard_that_is_started_again(start_server, path):
     """A listing, a read by ids and a reset are of the whole table; only draws do without a part of it."""
-    server = start_server("--devices", "cpu:2", "--client-timeout", "5")
+    server = start_server("--devices", "cpu:2", "--client-timeout", "15")
     with gear.connect(server.address, path=path) as client:
         client.create_table(declare())
         for number in range(40):
