@@ -18,6 +18,7 @@ from gear.batch import Part, Selection, Update
 from gear.errors import (
     ConnectionLost,
     DataError,
+    DeadlineExceeded,
     GearError,
     PinLost,
     SchemaError,
@@ -107,9 +108,12 @@ class Several(Each):
             for spec in expect(answer, m.Described).tables
         }  # fmt: skip
         tables = {table.name: table for table in map(schema.from_bytes, specs)}
-        if name is None and len(tables) == 1:
+        silent = next((answer for answer in answers.values() if isinstance(answer, DeadlineExceeded)), None)
+        if name is None and len(tables) == 1 and silent is None:
             name = next(iter(tables))
         if name is None or name not in tables:
+            if silent is not None:  # that shard may be the one that holds it
+                raise silent
             self._raise_lost(answers.values())
             raise table_not_found(name, tables)
         table = tables[name]

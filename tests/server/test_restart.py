@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import gear
+from gear.parts import holders
 from tests.server.test_supervisor import gone
 from tests.transport.helpers import eventually
 
@@ -245,3 +246,25 @@ def test_what_names_items_waits_for_a_shard_that_is_started_again(start_server, 
         kill()
         client.reset("t")
         assert client.info()["tables"]["t"]["trajectories"] == 0
+
+
+def test_a_table_of_a_shard_that_does_not_answer_is_not_said_to_be_missing(start_server):
+    """Origin: a consumer asked for its queue while the one shard that holds it was being started again, and was told
+    by the other one that there is no such table."""
+    server = start_server("--devices", "cpu:2", "--client-timeout", "15")
+    with gear.connect(server.address) as client:
+        for name in ("one", "other"):  # ordered tables lie on one shard
+            client.create_table(declare(name, sampler=gear.Fifo()))
+        pids = {int(shard): state["pid"] for shard, state in client.info()["shards"].items()}
+        with gear.connect(server.address) as late:
+            home = holders(declare("one", sampler=gear.Fifo()), 2)[0]
+            os.kill(pids[home], signal.SIGSTOP)
+            try:
+                for table in ("one", None):
+                    with pytest.raises(gear.DeadlineExceeded, match="no answer of the server in time"):
+                        late.sample(1, table, timeout=0.3)
+            finally:
+                os.kill(pids[home], signal.SIGCONT)
+            late.insert(trajectory(1), "one", timeout=30.0)
+            with pytest.raises(gear.TableNotFound):
+                late.sample(1, "none", timeout=30.0)
