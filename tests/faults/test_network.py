@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import subprocess
 import sys
 import time
@@ -58,6 +59,7 @@ def far(wire, start_server, tmp_path, monkeypatch, faults) -> Iterator[Run]:
     for process in run.processes.values():
         process.kill()
         process.communicate()
+    shutil.rmtree(run.folder)
 
 
 def test_inserts_and_batches_are_exact_over_a_network_that_loses_delays_and_parts(far, wire, faults):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import time
 from random import Random
@@ -67,3 +68,4 @@ def test_whoever_is_stopped_finds_nothing_of_others_under_its_hands(start_server
             process.send_signal(signal.SIGCONT)
             process.kill()
             process.communicate()
+        shutil.rmtree(run.folder)
