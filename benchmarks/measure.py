@@ -37,6 +37,7 @@ class Candidate:
     name : what it is called; the same in every measurement it is part of.
     call : does the k-th piece of work.
     timed : the call returns its own seconds, of what a clock around it could not tell apart.
+    counted : whether CPU time is (not where it is another candidate's too).
     per_call : how much a call does if it is not as much as the measurement says.
     processes : roots of the processes that work for it beside this one.
     here : whether this process works for it too.
@@ -50,6 +51,7 @@ class Candidate:
     per_call: float | None = None
     processes: Sequence[int] = ()
     here: bool = True
+    counted: bool = True
     before: Callable[[], object] | None = None
     check: Callable[[], object] | None = None
 
@@ -70,7 +72,8 @@ class Candidate:
         first = time.perf_counter()
         seconds = [self._time(k) for k in range(start, start + calls)]
         whole = time.perf_counter() - first
-        used = (cpu.spent(members) - began + (time.process_time() - here if self.here else 0)) / calls
+        used = cpu.spent(members) - began + (time.process_time() - here if self.here else 0)
+        used = used / calls if self.counted else 0.0
         if not mean:
             return statistics.median(seconds), used
         return (sum(seconds) if self.timed else whole) / calls, used
@@ -250,7 +253,7 @@ class Measurement:
                         "role": role,
                         "us": statistics.median(times) * 1e6,
                         "us_range": [min(times) * 1e6, max(times) * 1e6],
-                        "cpu_us": statistics.median(self.cpu[one.name]) * 1e6,
+                        "cpu_us": statistics.median(self.cpu[one.name]) * 1e6 or None,
                         "rate": 1 / statistics.median(times),
                         "ratio": statistics.median(ratios),
                         "ratio_range": [min(ratios), max(ratios)],
@@ -283,6 +286,7 @@ class Finding:
     unit: str
     work_out: Callable[[], Found]
     found: Found = field(default_factory=lambda: ({}, []))
+    said: list[str] = field(default_factory=list)
     peers: list[Candidate] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
@@ -298,6 +302,7 @@ class Finding:
             "work": self.work,
             "unit": self.unit,
             "values": values,
+            "said": self.said,
             "bars": [
                 {"bar": bar, "value": value, "reached": most / value, "held": bool(value <= most)}
                 for bar, value, most in bars

@@ -29,7 +29,7 @@ from benchmarks.measure import Finding, Measurement, WrongResult
 from benchmarks.peers import NAMES
 from benchmarks.peers.remote import Peers
 from benchmarks.show import show
-from benchmarks.suite import GROUPS
+from benchmarks.suite.groups import GROUPS
 from benchmarks.workloads import STEPS, transitions
 
 LEAST_ROUNDS = 5

@@ -41,10 +41,16 @@ def show(record: dict) -> str:
         low, high = row["us_range"]
         lines.append(
             f"  {row['candidate']:<44} {count(row['rate']):>7}{record['unit']}/s  {span(row['us']):>8}"
-            f" ({span(low)} to {span(high)}), CPU {span(row['cpu_us'])}, {row['ratio']:.3g} x ours"
+            f" ({span(low)} to {span(high)}), CPU {processor(row)}, {row['ratio']:.3g} x ours"
         )
     for name, value in record.get("values", {}).items():
         lines.append(f"  {name:<44} {value:.4g} {record['unit']}")
+    lines += [f"  {said}" for said in record.get("said", ())]
     lines += [f"  bar {verdict(bar)}" for bar in record.get("bars", ())]
     lines += [f"  WRONG: {said}" for said in record["wrong"]]
     return "\n".join(lines)
+
+
+def processor(row: dict) -> str:
+    """CPU time per unit, of all processes, where it was counted."""
+    return span(row["cpu_us"]) if row["cpu_us"] else "-"

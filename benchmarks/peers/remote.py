@@ -14,6 +14,9 @@ from pathlib import Path
 from benchmarks.measure import WrongResult
 from benchmarks.peers.environment import NotInstalled, python_of
 
+PACKAGE = "benchmarks.peers"
+"""Where the peers' modules are."""
+
 PATIENCE = 180.0
 """Seconds until a peer that says nothing has failed."""
 
@@ -26,7 +29,7 @@ class Process:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         self._rest = b""
         self._process = subprocess.Popen(
-            [str(python_of(peer)), "-m", "benchmarks.peers.serve", peer],
+            [str(python_of(peer)), "-m", "benchmarks.peers.serve", f"{PACKAGE}.{peer}"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
             cwd=Path(__file__).parents[2],
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},

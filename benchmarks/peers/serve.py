@@ -1,6 +1,6 @@
 """A peer's side of the pipe: answers commands with JSON lines, in the peer's own environment.
 
-    python -m benchmarks.peers.serve PEER
+    python -m benchmarks.peers.serve MODULE
 
 Commands: ``prepare`` a case, ``warm`` up a candidate, do a ``round``, ``check`` its result. An answer is one line of
 JSON; ``wrong`` in it says that a result was wrong, ``failed`` that something went wrong. Whatever else the peer prints
@@ -45,7 +45,7 @@ class Served:
         raise ValueError(f"expected prepare, warm, round or check, got {do!r}")
 
 
-def main(peer: str) -> None:
+def main(name: str) -> None:
     """Serve until standard input ends."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -53,7 +53,7 @@ def main(peer: str) -> None:
     def say(answer: dict[str, object]) -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
-    module = importlib.import_module(f"benchmarks.peers.{peer}")
+    module = importlib.import_module(name)
     with contextlib.ExitStack() as stack:
         module.STACK = stack
         served = Served(module.CASES)

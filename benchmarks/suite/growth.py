@@ -72,7 +72,7 @@ def memory(data: Columns) -> Iterator[Finding]:
             return taken(client, isinstance(sampler, gear.Prioritized))
 
     def of_responses() -> Found:
-        with gear.embedded([responses.TABLE]) as client:
+        with gear.embedded([responses.table(COUNT)]) as client:
             for batch in batches():
                 client.insert_many({k: v for k, v in batch.items() if k != "offsets"}, offsets=batch["offsets"])
             return taken(client, False)

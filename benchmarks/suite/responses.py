@@ -28,22 +28,25 @@ from benchmarks.workloads import Columns
 NAMES = ("w4-put", *(f"w4-get-{count}" for count in GETS))
 BARE = "bare shared memory"
 
-TABLE = gear.Table(
-    "responses",
-    [
-        gear.Column("input_ids", (), "int64"),
-        gear.Column("logprobs"),
-        gear.Column("mask", (), "bool"),
-        gear.Column("reward", (), "float32", per="trajectory"),
-        gear.Column("version", (), "int64", per="trajectory"),
-    ],
-    gear.Trajectories(COUNT + 1024),
-    item=gear.Whole(),
-    sampler=gear.Fifo(),
-    max_times_sampled=1,
-    mean_length=700,
-    max_length=MOST,
-)
+
+def table(capacity: int) -> gear.Table:
+    """Each response is delivered once, the oldest first."""
+    return gear.Table(
+        "responses",
+        [
+            gear.Column("input_ids", (), "int64"),
+            gear.Column("logprobs"),
+            gear.Column("mask", (), "bool"),
+            gear.Column("reward", (), "float32", per="trajectory"),
+            gear.Column("version", (), "int64", per="trajectory"),
+        ],
+        gear.Trajectories(capacity),
+        item=gear.Whole(),
+        sampler=gear.Fifo(),
+        max_times_sampled=1,
+        mean_length=700,
+        max_length=MOST,
+    )
 
 
 def listed(batch: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
@@ -204,7 +207,7 @@ def responses(_: Columns) -> Iterator[Measurement]:
         stack.callback(os.unlink, name)
         address, server = stack.enter_context(served())
         with gear.connect(address) as client:
-            client.create_table(TABLE)
+            client.create_table(table(COUNT + 1024))
         started = []
         for part in ("produce", "consume"):
             started.append(Process(sys.executable, "-m", "benchmarks.suite.responses", part, address, name))
