@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 
 import numpy as np
 import tensordict
@@ -34,6 +35,7 @@ from benchmarks.workloads import (
 
 NAME = "TorchRL"
 logging.getLogger("torchrl").setLevel(logging.ERROR)
+torch.set_num_threads(1)
 
 
 def version() -> str:
@@ -75,11 +77,19 @@ def prioritized() -> TensorDictReplayBuffer:
     return made
 
 
+def threads(call, check) -> list[Candidate]:
+    """With one thread of torch and with all: which is faster depends on the batch."""
+    return [
+        Candidate(NAME, call, check=check, before=lambda: torch.set_num_threads(1)),
+        Candidate(f"{NAME}, all threads", call, check=check, before=lambda: torch.set_num_threads(os.cpu_count())),
+    ]
+
+
 def sample(made: TensorDictReplayBuffer, size: int, items: int | None = None) -> list[Candidate]:
     def check() -> None:
         Expected(data()).rows(columns(made.sample(size), data()), items or size)
 
-    return [Candidate(NAME, lambda k: made.sample(size), check=check)]
+    return threads(lambda k: made.sample(size), check)
 
 
 def update(size: int) -> list[Candidate]:
@@ -111,13 +121,11 @@ def frames() -> list[Candidate]:
     made = TensorDictReplayBuffer(storage=LazyTensorStorage(FRAMES), sampler=RandomSampler(), batch_size=256)
     for part in stored.pieces(500):
         made.extend(tensors(part))
-    return [
-        Candidate(
-            NAME,
-            lambda k: made.sample(),
-            check=lambda: stored.check(columns(made.sample(), ("obs", "action", "reward")), 256),
-        )
-    ]
+
+    def check() -> None:
+        stored.check(columns(made.sample(), ("obs", "action", "reward")), 256)
+
+    return threads(lambda k: made.sample(), check)
 
 
 CASES = {
