@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 import gear
+from benchmarks.bars import Bar
 from benchmarks.data import FRAME_COLUMNS
-from benchmarks.measure import Bar, Candidate, Measurement
+from benchmarks.measure import Candidate, Measurement
 from benchmarks.service import served
 from benchmarks.workloads import FRAME, FRAMES, LENGTH, Columns, Frames, Ring, Take
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 import gear
+from benchmarks.bars import Growth
 from benchmarks.data import COLUMNS, fill
-from benchmarks.measure import Candidate, Finding, Found, Growth, Measurement
+from benchmarks.measure import Candidate, Finding, Found, Measurement
 from benchmarks.responses_data import COUNT, batches
 from benchmarks.suite import responses, windows
 from benchmarks.workloads import LENGTH, STEPS, Columns, Expected, Take, piece, transitions

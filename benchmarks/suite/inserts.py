@@ -11,8 +11,9 @@ from collections.abc import Iterator
 import numpy as np
 
 import gear
+from benchmarks.bars import Within
 from benchmarks.data import COLUMNS
-from benchmarks.measure import Candidate, Measurement, Within, WrongResult
+from benchmarks.measure import Candidate, Measurement, WrongResult
 from benchmarks.service import served
 from benchmarks.workloads import LENGTH, Columns, Expected, Ring, piece
 

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 import numpy as np
 
 import gear
+from benchmarks.bars import Bar
 from benchmarks.data import COLUMNS, fill
-from benchmarks.measure import Bar, Candidate, Measurement, WrongResult
+from benchmarks.measure import Candidate, Measurement, WrongResult
 from benchmarks.service import served
 from benchmarks.workloads import FRAME, ITEMS, LENGTH, STEPS, Columns, Expected, Ring, check_items, trajectories
 

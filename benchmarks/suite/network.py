@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import gear
+from benchmarks.bars import Bar
 from benchmarks.data import COLUMNS, fill
-from benchmarks.measure import Bar, Candidate, Measurement, WrongResult
+from benchmarks.measure import Candidate, Measurement, WrongResult
 from benchmarks.plain import sender
 from benchmarks.service import served
 from benchmarks.suite import windows

@@ -20,7 +20,8 @@ from pathlib import Path
 import numpy as np
 
 import gear
-from benchmarks.measure import Bar, Candidate, Measurement, WrongResult
+from benchmarks.bars import Bar
+from benchmarks.measure import Candidate, Measurement, WrongResult
 from benchmarks.responses_data import COUNT, GETS, MOST, PUT, STEPS, batches, checksum, nbytes
 from benchmarks.service import served
 from benchmarks.workloads import Columns

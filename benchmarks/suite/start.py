@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import numpy as np
 
 import gear
+from benchmarks.bars import Within
 from benchmarks.data import COLUMNS
-from benchmarks.measure import Candidate, Finding, Found, Measurement, Within, WrongResult
+from benchmarks.measure import Candidate, Finding, Found, Measurement, WrongResult
 from benchmarks.service import server, start_and_stop
 from benchmarks.workloads import Columns, piece
 

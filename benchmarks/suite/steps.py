@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 import gear
+from benchmarks.bars import Bar
 from benchmarks.data import COLUMNS, fill
-from benchmarks.measure import Bar, Candidate, Measurement, WrongResult
+from benchmarks.measure import Candidate, Measurement, WrongResult
 from benchmarks.workloads import LENGTH, STEPS, Columns, Expected, Ring, Take, piece
 
 SIZES = (256, 4096)

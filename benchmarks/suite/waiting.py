@@ -12,7 +12,8 @@ from multiprocessing.connection import Connection
 import numpy as np
 
 import gear
-from benchmarks.measure import Bar, Candidate, Measurement, WrongResult
+from benchmarks.bars import Bar
+from benchmarks.measure import Candidate, Measurement, WrongResult
 from benchmarks.service import server
 from benchmarks.workloads import Columns
 

@@ -7,8 +7,9 @@ import pytest
 
 import gear
 from benchmarks import cpu
+from benchmarks.bars import Bar, Growth, Within
 from benchmarks.data import COLUMNS
-from benchmarks.measure import Bar, Candidate, Finding, Growth, Measurement, Within, WrongResult
+from benchmarks.measure import Candidate, Finding, Measurement, WrongResult
 from benchmarks.workloads import Expected, Frames, check_items, piece, trajectories, transitions
 
 

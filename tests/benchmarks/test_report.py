@@ -6,7 +6,8 @@ import json
 import sys
 
 from benchmarks import report
-from benchmarks.measure import Bar, Candidate, Finding, Measurement, Within
+from benchmarks.bars import Bar, Within
+from benchmarks.measure import Candidate, Finding, Measurement
 from benchmarks.show import span
 
 FACTS = {
