@@ -34,13 +34,22 @@ class Process:
             cwd=Path(__file__).parents[2],
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         )  # fmt: skip
+        self.version, self.cases = "", []
+
+    def hello(self) -> None:
+        """Wait until it has loaded what it needs.
+
+        Raises
+        ------
+        WrongResult
+            If it could not: its last words. It has ended then.
+        """
         try:
             hello = self._answer()
         except BaseException:
             self.close()
             raise
-        self.version: str = hello["version"]
-        self.cases: list[str] = hello["cases"]
+        self.version, self.cases = hello["version"], hello["cases"]
 
     def ask(self, **command: object) -> dict:
         """Its answer to a command; what was wrong raises `WrongResult`."""
@@ -130,17 +139,26 @@ class Peers:
         self.versions: dict[str, str] = {}
         self._cases: dict[str, list[str]] = {}
         self._running: dict[str, Process] = {}
-        for name in names:
+        self._waiting: dict[str, Process] = {}
+        for name in names:  # they load at the same time
             try:
                 python_of(name)
-                self._start(name)
-            except (NotInstalled, WrongResult) as error:
+                self._waiting[name] = Process(name)
+            except NotInstalled as error:
+                self.missing[name] = str(error)
+        for name in list(self._waiting):
+            try:
+                self._started(name)
+            except WrongResult as error:
                 self.missing[name] = str(error)
         self.rest()
 
-    def _start(self, name: str) -> Process:
+    def _started(self, name: str) -> Process:
+        """A process of that peer that is ready."""
         if name not in self._running:
-            self._running[name] = process = Process(name)
+            process = self._waiting.pop(name, None) or Process(name)
+            process.hello()
+            self._running[name] = process
             self.versions[name], self._cases[name] = process.version, process.cases
         return self._running[name]
 
@@ -150,7 +168,7 @@ class Peers:
             if measurement.name not in self._cases[name]:
                 continue
             try:
-                process = self._start(name)
+                process = self._started(name)
                 made = process.ask(do="prepare", case=measurement.name)["candidates"]
             except WrongResult as error:
                 measurement.wrong.append(f"{name}: {error}")
