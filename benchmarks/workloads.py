@@ -40,6 +40,20 @@ def transitions(count: int, seed: int = 0) -> Columns:
     }
 
 
+class Updates:
+    """What is updated: as many sets of items as hold 256,000, and a new value for each of them every time round."""
+
+    def __init__(self, size: int, count: int, seed: int = 2) -> None:
+        rng = np.random.default_rng(seed)
+        self.sets = max(1, 256_000 // size)
+        self.items = [rng.integers(0, count, size) for _ in range(self.sets)]
+        self.values = rng.random((self.sets + 7, size)) + 0.01
+
+    def value(self, k: int) -> np.ndarray:
+        """Priorities of the k-th update, whose items are those of set ``k % sets``: float64[size]."""
+        return self.values[(k + k // self.sets) % len(self.values)]
+
+
 def piece(data: Columns, start: int, length: int) -> Columns:
     """Steps start..start+length."""
     return {name: column[start : start + length] for name, column in data.items()}

@@ -9,7 +9,7 @@ import numpy as np
 from cpprb import PrioritizedReplayBuffer, ReplayBuffer
 
 from benchmarks.measure import Candidate
-from benchmarks.workloads import FRAME, FRAMES, LENGTH, STEPS, Expected, Frames, piece, transitions
+from benchmarks.workloads import FRAME, FRAMES, LENGTH, STEPS, Expected, Frames, Updates, piece, transitions
 
 NAME = "cpprb"
 ENV = {"obs": {"shape": 17}, "action": {"shape": 6}, "reward": {}, "done": {"dtype": np.bool_}}
@@ -48,10 +48,10 @@ def sample(prioritized: bool, size: int) -> list[Candidate]:
 
 
 def update(size: int) -> list[Candidate]:
-    made, rng = buffer(True), np.random.default_rng(2)
-    ids = [rng.integers(0, STEPS, size).astype(np.uint64) for _ in range(100)]
-    values = [rng.random(size, np.float32) + np.float32(0.01) for _ in range(100)]
-    return [Candidate(NAME, lambda k: made.update_priorities(ids[k % 100], values[k % 100]))]
+    made, given = buffer(True), Updates(size, STEPS)
+    ids = [items.astype(np.uint64) for items in given.items]
+    given.values = given.values.astype(np.float32)
+    return [Candidate(NAME, lambda k: made.update_priorities(ids[k % given.sets], given.value(k)))]
 
 
 def insert(rows: int) -> list[Candidate]:

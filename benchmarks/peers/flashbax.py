@@ -21,6 +21,7 @@ from benchmarks.workloads import (
     Columns,
     Expected,
     Frames,
+    Updates,
     piece,
     transitions,
 )  # fmt: skip
@@ -98,12 +99,12 @@ def sample(prioritized: bool, size: int) -> list[Candidate]:
 def update(size: int) -> list[Candidate]:
     box = [jax.tree.map(jnp.copy, state(True))]
     change = jax.jit(item_buffer(True, 256).set_priorities, donate_argnums=0)
-    rng = np.random.default_rng(2)
-    ids = [jnp.asarray(rng.integers(0, STEPS, size)) for _ in range(50)]
-    values = [jnp.asarray(rng.random(size, np.float32) + np.float32(0.01)) for _ in range(50)]
+    given = Updates(size, STEPS)
+    ids, values = [jnp.asarray(items) for items in given.items], jnp.asarray(given.values, jnp.float32)
+    given.values = jax.block_until_ready(list(values))
 
     def call(k: int) -> None:
-        box[0] = jax.block_until_ready(change(box[0], ids[k % 50], values[k % 50]))
+        box[0] = jax.block_until_ready(change(box[0], ids[k % given.sets], given.value(k)))
 
     return [Candidate(NAME, call)]
 

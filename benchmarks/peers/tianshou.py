@@ -9,7 +9,7 @@ import numpy as np
 from tianshou.data import Batch, PrioritizedReplayBuffer, ReplayBuffer
 
 from benchmarks.measure import Candidate
-from benchmarks.workloads import STEPS, Expected, piece, transitions
+from benchmarks.workloads import STEPS, Expected, Updates, piece, transitions
 
 NAME = "Tianshou"
 
@@ -65,10 +65,8 @@ def sample(prioritized: bool, size: int) -> list[Candidate]:
 
 def update(size: int) -> list[Candidate]:
     _, made = buffer(True)
-    rng = np.random.default_rng(2)
-    ids = [rng.integers(0, STEPS, size) for _ in range(100)]
-    values = [rng.random(size) + 0.01 for _ in range(100)]
-    return [Candidate(NAME, lambda k: made.update_weight(ids[k % 100], values[k % 100]))]
+    given = Updates(size, STEPS)
+    return [Candidate(NAME, lambda k: made.update_weight(given.items[k % given.sets], given.value(k)))]
 
 
 def insert() -> list[Candidate]:

@@ -29,6 +29,7 @@ from benchmarks.workloads import (
     Columns,
     Expected,
     Frames,
+    Updates,
     piece,
     transitions,
 )  # fmt: skip
@@ -93,10 +94,10 @@ def sample(made: TensorDictReplayBuffer, size: int, items: int | None = None) ->
 
 
 def update(size: int) -> list[Candidate]:
-    made, rng = prioritized(), np.random.default_rng(2)
-    ids = [torch.from_numpy(rng.integers(0, STEPS, size)) for _ in range(50)]
-    values = [torch.from_numpy(rng.random(size, np.float32) + np.float32(0.01)) for _ in range(50)]
-    return [Candidate(NAME, lambda k: made.update_priority(ids[k % 50], values[k % 50]))]
+    made, given = prioritized(), Updates(size, STEPS)
+    ids = [torch.from_numpy(items) for items in given.items]
+    given.values = [torch.from_numpy(values).float() for values in given.values]
+    return [Candidate(NAME, lambda k: made.update_priority(ids[k % given.sets], given.value(k)))]
 
 
 def insert() -> list[Candidate]:

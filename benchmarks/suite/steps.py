@@ -10,7 +10,7 @@ import gear
 from benchmarks.bars import Bar
 from benchmarks.data import COLUMNS, fill
 from benchmarks.measure import Candidate, Measurement, WrongResult
-from benchmarks.workloads import LENGTH, STEPS, Columns, Expected, Ring, Take, piece
+from benchmarks.workloads import LENGTH, STEPS, Columns, Expected, Ring, Take, Updates, piece
 
 SIZES = (256, 4096)
 UNIFORM = tuple(f"w1-uniform-{size}" for size in SIZES)
@@ -62,11 +62,11 @@ def prioritized(data: Columns) -> Iterator[Measurement]:
         for size in SIZES:
             yield samples(client, data, f"w1-prioritized-{size}", size, [Bar(4.0, "peers")])
         for size in SIZES:
-            some = 64_000 // size
-            ids, values = [client.sample(size).ids for _ in range(some)], rng.random((some, size)) + 0.01
+            given = Updates(size, STEPS)
+            ids = [client.sample(size).ids for _ in range(given.sets)]
 
-            def update(k: int, ids: list = ids, values: np.ndarray = values, some: int = some) -> gear.Update:
-                return client.update_priorities(ids[k % some], values[k % some])
+            def update(k: int, ids: list = ids, given: Updates = given) -> gear.Update:
+                return client.update_priorities(ids[k % given.sets], given.value(k))
 
             def check(update=update, size: int = size) -> None:
                 if update(0) != gear.Update(size, 0):
