@@ -74,6 +74,11 @@ def facts(records: dict[str, dict]) -> str:
         *(f"- {version}" for version in versions.values()),
         *(f"- **{name} is missing**: {why}" for name, why in missing.items() if name not in versions),
     ]
+    if sorted(loads)[len(loads) // 2] > 2 * last["cores"]:
+        said.append(
+            "\n**The machine was busy with other work meanwhile**: what waits for another process is slower than these "
+            "ratios should be, and absolute times mean nothing. Measure again on a quiet one."
+        )
     return "\n".join(said)
 
 

@@ -40,7 +40,9 @@ def python_of(peer: str) -> Path:
     stamp, python = environment / ".stamp", environment / "bin" / "python"
     digest = hashlib.sha256(pins.read_bytes()).hexdigest()
     if not (stamp.exists() and stamp.read_text() == digest):
-        if environment.exists():
+        if environment.is_symlink():  # shared with another clone, whose pins may be others
+            environment.unlink()
+        elif environment.exists():
             shutil.rmtree(environment)
         _run([_base(peer), "-m", "venv", str(environment)])
         _run([str(python), "-m", "pip", "install", "--quiet", "--requirement", str(pins)])
