@@ -52,8 +52,9 @@ fuzz: $(STAMP) ## a million malformed messages to a server (MESSAGES=...), then 
 	$(BIN)/python -m tests.fuzz --messages $(or $(MESSAGES),1000000)
 	$(BIN)/python -m tests.fuzz.segments --count $(or $(SEGMENTS),2000)
 
-bench: $(STAMP) ## speed against bare NumPy, as ratios
-	$(BIN)/python -m benchmarks.run
+bench: $(STAMP) ## speed against the machine's limits; against others too with PEERS=reverb,cpprb (ONLY=w1-,items- for parts)
+	$(BIN)/python -m benchmarks.run --peers '$(PEERS)' --only '$(ONLY)' --json $(or $(JSON),bench.jsonl)
+	$(BIN)/python -m benchmarks.report $(or $(JSON),bench.jsonl) --out $(or $(REPORT),bench.md)
 
 clean: ## remove .venv and caches
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

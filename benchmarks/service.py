@@ -63,11 +63,18 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def server() -> Iterator[str]:
+def server(*options: str) -> Iterator[str]:
     """The address of a server that lives as long as the context."""
-    process, address = start(f"bench-{secrets.token_hex(4)}")
-    try:
+    with served(*options) as (address, _):
         yield address
+
+
+@contextlib.contextmanager
+def served(*options: str) -> Iterator[tuple[str, int]]:
+    """The same, and its process."""
+    process, address = start(f"bench-{secrets.token_hex(4)}", *options)
+    try:
+        yield address, process.pid
     finally:
         stop(process)
 

@@ -103,21 +103,20 @@ class Tables:
         """The tables that the ids belong to, each with where (None: everywhere)."""
         if not len(ids):
             return []
-        numbers = ids >> ID_SHARD_SHIFT  # table and shard: tables have numbers of their own on each shard
+        # Table and shard: tables have numbers of their own on each shard.
+        least = int(np.minimum.reduce(ids)) >> ID_SHARD_SHIFT
+        alone = least == int(np.maximum.reduce(ids)) >> ID_SHARD_SHIFT
         ports = {key: port for port in self for key in port.id_keys}
-        unknown = (
-            sorted(set(numbers.tolist()) - ports.keys())
-            if numbers.max() != numbers.min()
-            else ([] if int(numbers[0]) in ports else [int(numbers[0])])
-        )
+        if alone and least in ports:
+            return [(ports[least], None)]
+        numbers = ids >> ID_SHARD_SHIFT
+        unknown = sorted(set(numbers.tolist()) - ports.keys())
         if unknown:
             raise DataError(
                 f"ids name table number {unknown[0] >> ID_TABLE_SHIFT - ID_SHARD_SHIFT}, from which this "
                 "client has neither sampled nor inserted; "
                 "pass ids as they came in batch.ids"
             )
-        if numbers.max() == numbers.min():
-            return [(ports[int(numbers[0])], None)]
         found: dict[Port | Spread, npt.NDArray[np.bool_]] = {}
         for number in sorted(set(numbers.tolist())):
             port, there = ports[number], numbers == number

@@ -1,110 +1,17 @@
-"""The benchmarks and the soak notice what is wrong: a figure of a wrong result or a blind check is worse than none."""
+"""The audit of the soak notices what is wrong: a blind check is worse than none."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections import Counter
 
 import pytest
 
 import gear
-from benchmarks import run, soak_rows
-from benchmarks.cases import GROUPS
-from benchmarks.data import COLUMNS, Expected, piece, transitions
-from benchmarks.measure import Candidate, Measurement, WrongResult, show, write
+from benchmarks import soak_rows
 from benchmarks.soak_account import Consumed, Written
 from benchmarks.soak_audit import Stored, kept, queue_faults
 
 SEED = 3
-
-
-def measured(*candidates: Candidate, **rest) -> Measurement:
-    return Measurement("name", "work", list(candidates), 10, "things", "bar", calls=2, **rest)
-
-
-def test_candidates_take_turns_and_pieces_of_work_go_on_from_round_to_round():
-    seen: list[tuple[str, int]] = []
-    one = Candidate("one", lambda k: seen.append(("one", k)))
-    two = Candidate("two", lambda k: seen.append(("two", k)))
-    measured(one, two).run(2)
-    warm_up = [(name, k) for name in ("one", "two") for k in (0, 1)]
-    assert seen == warm_up + [(name, k) for turn in (0, 2) for name in ("one", "two") for k in (turn, turn + 1)]
-
-
-def test_a_ratio_is_that_of_each_round():
-    times = {"ours": iter([0, 0, 1, 1, 6, 6, 2, 2]), "limit": iter([0, 0, 1, 1, 2, 2, 4, 4])}
-    candidates = [Candidate(name, lambda k, values=values: next(values), timed=True) for name, values in times.items()]
-    measurement = measured(*candidates)
-    measurement.run(3)
-    ours, limit = measurement.lines()
-    assert (ours["times_limit"], ours["times_limit_range"]) == (1.0, [0.5, 3.0])
-    assert (ours["us"], ours["us_range"], ours["rounds"]) == (2e6, [1e6, 6e6], 3)
-    assert "times_limit" not in limit
-    assert "1.00 x the limit (0.50 to 3.00)" in show(measurement)
-
-
-def test_records_are_json_lines_with_the_facts_of_the_run(tmp_path):
-    measurement = measured(Candidate("only", lambda k: 1.0, timed=True))
-    measurement.run(1)
-    write(str(tmp_path / "records"), {"cpu": "some"}, [measurement])
-    (record,) = map(json.loads, (tmp_path / "records").read_text().splitlines())
-    assert (record["cpu"], record["measurement"], record["us"]) == ("some", "name", 1e6)
-
-
-def test_a_run_ends_with_1_only_if_a_result_is_wrong(monkeypatch, capsys):
-    def wrong() -> None:
-        raise WrongResult("rows differ")
-
-    for verify, code in ((lambda: None, None), (wrong, 1)):
-        slow = measured(Candidate("gear", lambda k: 1e9, timed=True), verify=verify)
-        monkeypatch.setattr(run, "wanted", lambda only, one=slow: iter([one]))
-        monkeypatch.setattr(sys, "argv", ["run"])
-        if code is None:
-            run.main()
-        else:
-            with pytest.raises(SystemExit) as end:
-                run.main()
-            assert end.value.code == code
-    assert "WRONG: rows differ" in capsys.readouterr().out
-
-
-def test_only_what_was_asked_for_is_set_up(monkeypatch):
-    set_up: list[str] = []
-
-    def group(*names: str):
-        def make(data):
-            for name in names:
-                set_up.append(name)
-                yield Measurement(name, "work", [], 1, "things", "bar")
-
-        return names, make
-
-    monkeypatch.setattr(run, "GROUPS", [group("a-one", "b-one", "c-one"), group("a-two")])
-    monkeypatch.setattr(run, "transitions", lambda steps: {})
-    assert [m.name for m in run.wanted("b")] == ["b-one"]
-    assert set_up == ["a-one", "b-one"]
-
-
-def test_measurement_names_are_unique():
-    names = [name for group, _ in GROUPS for name in group]
-    assert len(set(names)) == len(names)
-
-
-@pytest.mark.parametrize("item", [gear.Step(), gear.Window(4)])
-@pytest.mark.parametrize("column", ["obs", "action", "reward", "done"])
-def test_a_batch_with_one_wrong_value_is_seen(item, column):
-    data = transitions(60)
-    with gear.embedded([gear.Table("t", COLUMNS, gear.Steps(100), item=item, mean_length=20)]) as client:
-        for start in range(0, 60, 20):
-            client.insert(piece(data, start, 20))
-        batch = client.sample(8)
-        Expected(data).check(batch)
-        value = batch[column].reshape(-1)
-        value[-1] = ~value[-1] if column == "done" else value[-1] + 1
-        with pytest.raises(WrongResult, match="item 7 of a batch of 8"):
-            Expected(data).check(batch)
-
 
 SOAKED = [table.name for table in soak_rows.TABLES]
 

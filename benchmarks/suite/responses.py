@@ -1,25 +1,16 @@
-"""W4: responses of an LLM from one producer process to one consumer process, against TransferQueue and bare memory.
+"""W4: responses of a language model from one producer process to one consumer process, through a server.
 
-    python -m benchmarks.responses [--rounds 5] [--json FILE]
+    python -m benchmarks.suite.responses produce|consume ADDRESS FILE
 
-TransferQueue runs in an environment of its own; `benchmarks/.venvs/transferqueue` is made with
-
-    python -m venv benchmarks/.venvs/transferqueue
-    benchmarks/.venvs/transferqueue/bin/pip install torch==2.13.0 TransferQueue==0.1.11 ray numpy
-
-and left out, which is said, where it is not there. All candidates take turns in every round; each process is asked by
-a line on its standard input and answers with the seconds that it took. A consumer reads each batch and drops it
-before it gets the next one, as a learner does; the reading is not counted. The exit code is 1 only if a result is
-wrong.
+is one of these processes: asked by a line on its standard input it answers with the seconds that it took. A consumer
+reads each batch and drops it before it gets the next one, as a learner does; the reading is not counted. The limit is
+shared memory and nothing else.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -29,28 +20,34 @@ from pathlib import Path
 import numpy as np
 
 import gear
-from benchmarks.measure import WrongResult
+from benchmarks.bars import Bar
+from benchmarks.measure import Candidate, Measurement, WrongResult
 from benchmarks.responses_data import COUNT, GETS, MOST, PUT, STEPS, batches, checksum, nbytes
-from benchmarks.service import server
+from benchmarks.service import served
+from benchmarks.workloads import Columns
 
-PEER = Path(__file__).parent / ".venvs" / "transferqueue" / "bin" / "python"
+NAMES = ("w4-put", *(f"w4-get-{count}" for count in GETS))
+BARE = "bare shared memory"
 
-TABLE = gear.Table(
-    "responses",
-    [
-        gear.Column("input_ids", (), "int64"),
-        gear.Column("logprobs"),
-        gear.Column("mask", (), "bool"),
-        gear.Column("reward", (), "float32", per="trajectory"),
-        gear.Column("version", (), "int64", per="trajectory"),
-    ],
-    gear.Trajectories(COUNT + 1024),
-    item=gear.Whole(),
-    sampler=gear.Fifo(),
-    max_times_sampled=1,
-    mean_length=700,
-    max_length=MOST,
-)
+
+def table(capacity: int) -> gear.Table:
+    """Each response is delivered once, the oldest first."""
+    return gear.Table(
+        "responses",
+        [
+            gear.Column("input_ids", (), "int64"),
+            gear.Column("logprobs"),
+            gear.Column("mask", (), "bool"),
+            gear.Column("reward", (), "float32", per="trajectory"),
+            gear.Column("version", (), "int64", per="trajectory"),
+        ],
+        gear.Trajectories(capacity),
+        item=gear.Whole(),
+        sampler=gear.Fifo(),
+        max_times_sampled=1,
+        mean_length=700,
+        max_length=MOST,
+    )
 
 
 def listed(batch: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
@@ -142,7 +139,7 @@ class Process:
     """A process that serves commands."""
 
     def __init__(self, *command: str) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
@@ -172,85 +169,74 @@ class Process:
             self.process.wait()
 
 
-@contextlib.contextmanager
-def processes() -> Iterator[tuple[Process, Process, Process | None]]:
-    """Producer, consumer, and TransferQueue where it is installed."""
-    name = f"/dev/shm/gear-bench-{os.getpid()}"
+class Stage:
+    """Producer and consumer, and whether what is to be got has been put."""
+
+    def __init__(self, producer: Process, consumer: Process) -> None:
+        self.producer, self.consumer = producer, consumer
+        self.stored = False
+
+    def put(self, how: str) -> float:
+        """All responses, in batches; seconds."""
+        if self.stored:  # nothing but what is measured is ever stored
+            self.get(GETS[-1])
+        self.stored = True
+        return self.producer.ask(how)
+
+    def get(self, count: int) -> float:
+        """All responses, `count` at a time; seconds. The consumer checks what comes."""
+        self.fill()
+        self.stored = False
+        return self.consumer.ask(f"get {count}")
+
+    def fill(self) -> None:
+        """Put them if they are not there."""
+        if not self.stored:
+            self.put("packed")
+
+    def drain(self) -> None:
+        """Get them if they are."""
+        if self.stored:
+            self.get(GETS[-1])
+
+
+def responses(_: Columns) -> Iterator[Measurement]:
+    """Put, and get 64 and 512 at a time; the consumer finds out whether all came."""
+    name = f"/dev/shm/gear-bench-responses-{os.getpid()}"
     Bare(name, create=True)
     with contextlib.ExitStack() as stack:
         stack.callback(os.unlink, name)
-        address = stack.enter_context(server())
+        address, server = stack.enter_context(served())
         with gear.connect(address) as client:
-            client.create_table(TABLE)
+            client.create_table(table(COUNT + 1024))
         started = []
         for part in ("produce", "consume"):
-            started.append(Process(sys.executable, "-m", "benchmarks.responses", part, address, name))
+            started.append(Process(sys.executable, "-m", "benchmarks.suite.responses", part, address, name))
             stack.callback(started[-1].close)
-        peer = None
-        if any(PEER.parents[1].glob("lib/python*/site-packages/transfer_queue")):
-            peer = Process(str(PEER), str(Path(__file__).parent / "responses_peer.py"))
-            stack.callback(peer.close)
-        yield started[0], started[1], peer
+        stage = Stage(*started)
+        pids = [process.process.pid for process in started]
+        size = {"per_call": nbytes() / 1e6, "unit": "MB", "calls": 1}
 
+        def candidate(name: str, call: Callable[[int], float], *processes: int, before=None) -> Candidate:
+            return Candidate(name, call, timed=True, processes=processes, here=False, before=before)
 
-def main() -> None:
-    """Run what was asked for and print it."""
-    if sys.argv[1:2] in (["produce"], ["consume"]):
-        (produce if sys.argv[1] == "produce" else consume)(*sys.argv[2:4])
-        return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", default="", help="append the records to this file as JSON lines")
-    options = parser.parse_args()
-    times: dict[str, list[float]] = {}
-
-    def note(what: str, seconds: float) -> None:
-        times.setdefault(what, []).append(seconds)
-
-    with processes() as (producer, consumer, peer):
-        for turn in range(options.rounds + 1):  # the first warms up
-            if turn == 1:
-                times.clear()
-            for put, count in (("put", 64), ("packed", 512)):
-                note({"put": "gear put, list of dicts", "packed": "gear put, packed"}[put], producer.ask(put))
-                note(f"gear get {count}", consumer.ask(f"get {count}"))
-                note("bare put", producer.ask("bare"))
-                note(f"bare get {count}", consumer.ask(f"bare {count}"))
-            if peer is not None:
-                note("TransferQueue put", peer.ask("put"))
-                for count in GETS:
-                    note(f"TransferQueue get {count}", peer.ask(f"get {count}"))
-    report(times, options.json)
-
-
-def report(times: dict[str, list[float]], path: str) -> None:
-    """Print each candidate's rate, and its ratios to the others of the same round."""
-    size = nbytes()
-    print(f"{COUNT} responses, {size / 1e6:.1f} MB; load {os.getloadavg()[0]:.1f}; medians (range) over the rounds")
-    records = []
-    for what, seconds in times.items():
-        rates = [size / s / 1e6 for s in seconds]
-        record: dict[str, object] = {"candidate": what, "MB_s": round(statistics.median(rates), 1)}
-        line = f"  {what:<26} {statistics.median(rates):>9.1f} MB/s ({min(rates):.1f} to {max(rates):.1f})"
-        kind = what.split()[1].rstrip(",")
-        for other in ("TransferQueue", "bare"):
-            name = f"{other} {kind}" if kind == "put" else f"{other} get {what.split()[-1]}"
-            if what.startswith("gear") and name in times:
-                ratios = [theirs / mine for mine, theirs in zip(seconds, times[name], strict=False)]
-                record[f"times_{other}"] = round(statistics.median(ratios), 3)
-                line += f"   {statistics.median(ratios):.2f} x {other} ({min(ratios):.2f} to {max(ratios):.2f})"
-        print(line)
-        records.append(record)
-    if not any(what.startswith("Transfer") for what in times):
-        print("  TransferQueue is not installed in benchmarks/.venvs/transferqueue and was left out")
-    if path:
-        with open(path, "a") as file:
-            file.writelines(json.dumps({"workload": "W4", **record}) + "\n" for record in records)
+        yield Measurement(
+            NAMES[0], f"{COUNT} responses, {PUT} at a time",
+            [
+                candidate("gear, packed", lambda k: stage.put("packed"), server, pids[0], before=stage.drain),
+                candidate("gear, a list of dicts", lambda k: stage.put("put"), server, pids[0], before=stage.drain),
+            ],
+            [candidate(f"{BARE}, copied in", lambda k: stage.producer.ask("bare"), pids[0])],
+            bars=[Bar(25, "peers")], **size,
+        )  # fmt: skip
+        for count in GETS:
+            yield Measurement(
+                f"w4-get-{count}", f"{COUNT} responses, packed, {count} at a time",
+                [candidate("gear", lambda k, count=count: stage.get(count), server, pids[1], before=stage.fill)],
+                [candidate(f"{BARE}, copied out", lambda k, count=count: stage.consumer.ask(f"bare {count}"), pids[1])],
+                bars=[Bar(25, "peers"), Bar(0.6, BARE)], **size,
+            )  # fmt: skip
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except WrongResult as error:
-        print(f"WRONG: {error}")
-        sys.exit(1)
+    (produce if sys.argv[1] == "produce" else consume)(*sys.argv[2:4])

@@ -1,0 +1,1 @@
+"""What `make bench` measures, a file for each kind of work; `groups` lists it."""
