@@ -29,6 +29,9 @@ _REGISTER = 1 | 2
 _MAJOR, _MINOR, _UNIFIED, _GPUDIRECT = 75, 76, 41, 116
 """CU_DEVICE_ATTRIBUTE_*: COMPUTE_CAPABILITY_MAJOR and _MINOR, UNIFIED_ADDRESSING, GPU_DIRECT_RDMA_SUPPORTED."""
 
+_DMA_BUF = 1
+"""CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD."""
+
 HANDLE_BYTES = 64
 
 _ORDINAL = 9
@@ -243,6 +246,28 @@ class Driver:
         handle = _Handle()
         self._call("cuIpcGetMemHandle", ctypes.byref(handle), ctypes.c_uint64(address))
         return ctypes.string_at(ctypes.byref(handle), HANDLE_BYTES)
+
+    def dmabuf(self, address: int, nbytes: int) -> int:
+        """A descriptor by which an adapter registers allocated memory, in pages of the driver's; who has it closes it.
+
+        Raises
+        ------
+        DeviceError
+            If the driver exports none (before CUDA 11.7, or a kernel module without it).
+        """
+        descriptor = ctypes.c_int(-1)
+        arguments = (
+            ctypes.byref(descriptor),
+            ctypes.c_uint64(address),
+            ctypes.c_size_t(nbytes),
+            _DMA_BUF,
+            ctypes.c_ulonglong(0),
+        )
+        try:
+            self._call("cuMemGetHandleForAddressRange", *arguments)
+        except AttributeError:
+            raise DeviceError("cuMemGetHandleForAddressRange: this CUDA driver is too old") from None
+        return descriptor.value
 
     def open(self, handle: bytes, nbytes: int) -> int:
         """The address here of memory that another process has exported.

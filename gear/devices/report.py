@@ -10,7 +10,6 @@ import mmap
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,16 +23,16 @@ if TYPE_CHECKING:
 
     from gear.devices.driver import Device, Driver
 
-_PEER = Path("/sys/module/nvidia_peermem")
-"""There while the kernel module is loaded that lets network cards reach device memory."""
-
 _OPEN = "import sys; from gear.devices.report import opens; opens(int(sys.argv[1]), sys.argv[2])"
 _TRY_BYTES = 1 << 21
 
 
 def report() -> str:
     """All of it, as lines."""
+    from gear.transport.rdma_gpu import told
+
     lines = [f"CUDA_VISIBLE_DEVICES: {os.environ.get('CUDA_VISIBLE_DEVICES', 'not set')}", _packages()]
+    lines.append(f"RDMA: {told()}")
     try:
         driver = seam.driver()
         there = driver.devices()
@@ -61,8 +60,7 @@ def doors(driver: Driver, device: Device) -> list[str]:
     return [
         f"mapped host memory: {_tried(lambda: _try_mapping(driver))}",
         f"CUDA IPC: {_tried(lambda: _try_sharing(driver, device))}",
-        f"GPUDirect RDMA: {'the device can' if device.gpudirect else 'no'}"
-        + (f", the module nvidia_peermem is {'' if _PEER.exists() else 'not '}loaded" if device.gpudirect else ""),
+        f"GPUDirect RDMA: {_tried(lambda: _try_rdma(driver, device))}",
     ]
 
 
@@ -102,6 +100,15 @@ def _try_mapping(driver: Driver) -> str:
     mapped = driver.register(address, _TRY_BYTES)
     driver.unregister(address)
     return "works" if mapped == address else "works, under another address"
+
+
+def _try_rdma(driver: Driver, device: Device) -> str:
+    from gear.transport.rdma_gpu import trial
+
+    if not device.gpudirect:
+        return "no: the device cannot"
+    door, why = trial(driver, device.number)
+    return f"by {door.value}" + (f": {why}" if why else "")
 
 
 def _try_sharing(driver: Driver, device: Device) -> str:

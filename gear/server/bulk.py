@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
-from gear.errors import GearError, ProtocolError
+from gear.errors import GearError, PinLost, ProtocolError
 from gear.plan import Plan, item_length, late_columns, make_plan
 from gear.server.clients import Client
 from gear.server.flows import Flow
@@ -224,10 +224,12 @@ class Bulk:
         starts: npt.NDArray[np.int64],
         lengths: npt.NDArray[np.int32],
         then: Callable[[list[Rows] | Flow | GearError], None],
+        into: npt.NDArray[np.uint8] | None = None,
     ) -> None:
         """Gather items of a pin that the client holds, and still holds afterwards: else they may be anything.
 
-        If it has a lane they are gathered while they are sent there, unless they are few.
+        If it has a lane they are gathered while they are sent there, unless they are few. `into` is where they are to
+        be, part of a larger array: then they are not sent from here, and `then` is told whatever happens.
 
         Raises
         ------
@@ -245,7 +247,7 @@ class Bulk:
         presence = Presence(hosted.stored.layout, hosted.stored.segment, names, starts) if names else None
         if presence is not None:
             neighbours = presence.near(neighbours)
-        if plan.nbytes <= COPIED:
+        if plan.nbytes <= COPIED and into is None:
             out = np.zeros(plan.nbytes, np.uint8)
             while True:
                 hosted.stored.collect(hosted.stored.segment, plan, starts, lengths, neighbours, out)
@@ -253,7 +255,7 @@ class Bulk:
                     break
             then(self._frames(client, out))
             return
-        if lane is not None and plan.nbytes <= m.MAX_FRAME:
+        if lane is not None and plan.nbytes <= m.MAX_FRAME and into is None:
 
             def good() -> bool:
                 kept = client.rows.get(hosted.index) == row and pins.holds(row, pin)
@@ -266,8 +268,10 @@ class Bulk:
 
         def gathered(result: npt.NDArray[np.uint8] | GearError) -> None:
             client.gathering -= 1
-            if client.rows.get(hosted.index) != row:
-                return  # given up meanwhile
+            if client.rows.get(hosted.index) != row:  # given up meanwhile
+                if into is not None:
+                    then(PinLost("the client was given up"))
+                return
             try:
                 pins.held(row, pin)
             except GearError as error:
@@ -279,10 +283,10 @@ class Bulk:
                 client.gathering += 1
                 self._gatherer.gather(job)
                 return
-            then(self._frames(client, result))
+            then(self._frames(client, result) if into is None else [])
 
         stored = hosted.stored
-        job = Job(stored.segment, plan, starts, lengths, neighbours, gathered, stored.collect)
+        job = Job(stored.segment, plan, starts, lengths, neighbours, gathered, stored.collect, into)
         self._gatherer.gather(job)
 
     def _frames(self, client: Client, rows: npt.NDArray[np.uint8]) -> list[Rows]:

@@ -49,7 +49,10 @@ Then = Callable[["npt.NDArray[np.uint8] | GearError"], None]
 
 
 class Job(NamedTuple):
-    """What to gather, and by what; `then` gets the bytes, or an error, on the thread that calls `finish`."""
+    """What to gather, and by what; `then` gets the bytes, or an error, on the thread that calls `finish`.
+
+    into : part of a larger array; None for memory of the gatherer's own.
+    """
 
     segment: npt.NDArray[np.uint8]
     plan: Plan
@@ -58,6 +61,7 @@ class Job(NamedTuple):
     neighbours: npt.NDArray[np.int32]
     then: Then
     collect: Callable[..., None]
+    into: npt.NDArray[np.uint8] | None = None
 
 
 class _Work:
@@ -90,7 +94,7 @@ class Gatherer:
         plan = job.plan
         size = len(job.starts)
         shares = min(THREADS, size) if plan.nbytes >= SHARED else 1
-        work = _Work(job, self._memory(plan.nbytes), shares)
+        work = _Work(job, self._memory(plan.nbytes) if job.into is None else job.into, shares)
         if plan.nbytes <= AT_ONCE:
             _gather(work, 0, size)
             job.then(work.error or work.out)

@@ -132,6 +132,12 @@ OF_SHARDS = (
            lambda s: [s["rdma"]["dialed"]]),
     Family("gear_shard_rdma_copied_bytes", True, "Bytes of rows that the shard copied for such clients.",
            lambda s: [s["rdma"]["copied_bytes"]]),
+    Family("gear_shard_rdma_unloaded", True, "Messages of commits whose rows the shard copied from an inbox.",
+           lambda s: [s["rdma"]["unloaded"]]),
+    Family("gear_shard_rdma_pushed_bytes", True, "Bytes of rows that were written to readers' memory.",
+           lambda s: [s["rdma"]["pushed_bytes"]]),
+    Family("gear_shard_rdma_staged_bytes", False, "Bytes of memory from which they are written that is in use.",
+           lambda s: [s["rdma"]["staged_bytes"]]),
 )  # fmt: skip
 
 

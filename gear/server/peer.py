@@ -1,4 +1,4 @@
-"""One client's queue pair at its shard, the windows through which it writes, and the tables' registered memory."""
+"""One client's queue pairs at its shard, the windows through which it writes, and the tables' registered memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gear.transport.rdma_device import device
+from gear.storage.memory import anonymous
+from gear.transport.rdma_device import PAGE, device, next_key
 from gear.transport.rdma_queue import End, QueuePair
 from gear.transport.rdma_verbs import verbs
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
     from gear.server.tables import Hosted
 
-PAGE = 4096
+ROOM = 4 << 20
+"""Bytes of an inbox: a few messages of commits. Trajectories that are longer go over TCP."""
 
 
 class Regions:
@@ -58,18 +60,46 @@ class Regions:
             kept.clear()
 
 
-def next_key(window: Any) -> int:
-    """The key to bind a window with: each binding changes the tag in the lowest byte."""
-    return int(window.rkey & ~0xFF) | ((window.rkey + 1) & 0xFF)
+class Inbox:
+    """Memory of one client's own, from which the server copies what it wrote there.
+
+    Attributes
+    ----------
+    memory : uint8[ROOM]
+    region, window : its registration, and the window over it, if any.
+    address, key : by which the client writes to it.
+    """
+
+    def __init__(self) -> None:
+        e = verbs().enums
+        self.memory = anonymous(ROOM, "a client's inbox for rows that come by RDMA")
+        self.memory[::PAGE] = 0
+        access = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_MW_BIND
+        self.region = device().register(self.memory, access)
+        self.window: Any = None
+        self.address, self.key = int(self.memory.ctypes.data), int(self.region.rkey)
+
+    def close(self) -> None:
+        """Nothing is written there any more; who still reads it keeps the memory."""
+        if self.window is not None:
+            self.window.close()
+        self.region.close()
 
 
 class Peer:
-    """A queue pair connected to the client's.
+    """Queue pairs connected to the client's.
 
     Parameters
     ----------
-    other : End
-        The client's.
+    other, back : End
+        The client's: of the pair over which it reads and writes, and of the one over which rows are pushed to it.
+
+    Attributes
+    ----------
+    end : this end of the first.
+    back : the second.
+    pushes : those that are under way over it.
+    inbox : where the client writes rows if windows over its leases would not hold it; None if they do.
 
     Raises
     ------
@@ -77,17 +107,24 @@ class Peer:
         If this host has no device, or the other one cannot be reached.
     """
 
-    def __init__(self, other: End) -> None:
+    def __init__(self, other: End, back: End) -> None:
         e = verbs().enums
-        self._device = device()
+        self._device, self.pushes = device(), 0
         self._pair = QueuePair(self._device)
         self.end = self._pair.end
+        self.inbox: Inbox | None = None
+        self._open: dict[tuple[int, int], tuple[Any, int]] = {}  # by table and block: the window over it, and its key
         try:
-            self._pair.connect(other, e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_WRITE)
+            self.back = QueuePair(self._device)
         except BaseException:
             self._pair.close()
             raise
-        self._open: dict[tuple[int, int], tuple[Any, int]] = {}  # by table and block: the window over it, and its key
+        try:
+            self._pair.connect(other, e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_WRITE)
+            self.back.connect(back, 0)
+        except BaseException:
+            self.close()
+            raise
 
     def open(self, hosted: Hosted, region: Any, blocks: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
         """Let the client write to leased blocks: for each run of them its length, address and key, int64[N, 3].
@@ -129,9 +166,28 @@ class Peer:
         for window in found.values():
             window.close()
 
+    def open_inbox(self, windowed: bool) -> None:
+        """Give the client an inbox; `windowed`: through a window that only its queue pair can use.
+
+        Raises
+        ------
+        DeviceError, Broken
+        """
+        self.inbox = Inbox()
+        if windowed:
+            v = verbs()
+            e = v.enums
+            inbox, window = self.inbox, v.MW(self._device.domain, e.IBV_MW_TYPE_2)
+            inbox.window, inbox.key = window, next_key(window)
+            shown = v.MWBindInfo(inbox.region, inbox.address, len(inbox.memory), e.IBV_ACCESS_REMOTE_WRITE)
+            self._pair.bind([(window, inbox.key, shown)])
+
     def close(self) -> None:
-        """Destroy the queue pair."""
+        """Destroy the queue pairs."""
         self._pair.close()
+        self.back.close()
+        if self.inbox is not None:
+            self.inbox.close()
         for window in {key: window for window, key in self._open.values()}.values():
             window.close()
         self._open.clear()

@@ -2,7 +2,8 @@
 
 Whoever has a queue pair may read the rows of every table, as every client may by asking. It may write to nothing but
 what it has leased: a window over each run of leased blocks is bound for its queue pair and invalidated before the lease
-ends. A client's queue pair is destroyed before anything that it held is free.
+ends. Where windows do not hold it may write to an inbox of its own alone. A client's queue pairs are destroyed before
+anything that it held is free.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from gear.errors import DeviceError, GearError, ProtocolError
 from gear.server.peer import Peer, Regions
-from gear.server.trial import TRUST, may_write
+from gear.server.pushes import Pushes
 from gear.storage import fields as f
 from gear.storage.arrival import Places
 from gear.storage.extent import Extent
@@ -25,9 +26,10 @@ from gear.transport import wire
 from gear.transport.rdma_device import enter, leave
 from gear.transport.rdma_mirror import short_columns
 from gear.transport.rdma_queue import Broken, End
+from gear.transport.rdma_trial import Writing, writing
 
 if TYPE_CHECKING:
-    from gear.server.bulk import Refuse, Send
+    from gear.server.bulk import Bulk, Refuse, Send
     from gear.server.clients import Client
     from gear.server.tables import Hosted
     from gear.storage.commit_lines import CommitDone
@@ -41,6 +43,7 @@ Handler = Callable[["Client", int, Any, "list[Buffer]"], None]
 ALLOWED = "GEAR_RDMA"
 """Variable of the server: ``clear`` allows rows by RDMA though all else is encrypted."""
 
+_FIGURES = ("dialed", "located", "placed", "landed", "unloaded", "copied_bytes")
 _WHOLE = f.BEGIN | f.END
 _NEVER = float("inf")
 
@@ -52,20 +55,31 @@ class Peers:
     ----------
     row : (client, table number) -> the table and the client's number in it
     send, refuse : see `bulk`
+    bulk : for rows that clients do not move by themselves.
+    wake : () -> None
+        Called from another thread when `finish` has something to do.
     """
 
-    def __init__(self, row: Callable[[Client, int], tuple[Hosted, int]], send: Send, refuse: Refuse) -> None:
-        self._row, self._send, self._refuse = row, send, refuse
-        self._regions = Regions()
-        self._figures = dict.fromkeys(("dialed", "located", "placed", "landed", "copied_bytes"), 0)
+    def __init__(
+        self,
+        row: Callable[[Client, int], tuple[Hosted, int]],
+        send: Send,
+        refuse: Refuse,
+        bulk: Bulk,
+        wake: Callable[[], None],
+    ) -> None:
+        self._row, self._send, self._refuse, self._bulk = row, send, refuse, bulk
+        self._regions, self._pushes = Regions(), Pushes(row, send, refuse, bulk, wake)
+        self._figures = dict.fromkeys(_FIGURES, 0)
         self._count, self._entered = 0, False
-        self._writes: bool | None = None  # not known yet
+        self._writing: Writing | None = None  # not known yet
         self.encrypted = False
         """Whether what goes over the network is to be encrypted: adapters do not do that."""
 
     def handlers(self) -> dict[type, Handler]:
         """What it answers of tables."""
-        return {m.Locate: self._locate, m.Place: self._place, m.Land: self._land, m.Forgo: self._forgo}
+        answers: dict[type, Handler] = {m.Locate: self._locate, m.Place: self._place, m.Land: self._land}
+        return answers | {m.Forgo: self._forgo, m.Unload: self._unload, m.Push: self._pushes.push}
 
     def others(self) -> dict[type, Handler]:
         """What it answers of the client alone."""
@@ -73,7 +87,12 @@ class Peers:
 
     def info(self) -> dict[str, int]:
         """Queue pairs there are, requests so far, and bytes of rows that this process copied for them."""
-        return {"queue_pairs": self._count, "writes": int(bool(self._writes)), **self._figures}
+        writes = int(self._writing is Writing.LEASES)
+        return {"queue_pairs": self._count, "writes": writes, **self._figures, **self._pushes.figures}
+
+    def finish(self) -> None:
+        """Take in what other threads have done."""
+        self._pushes.finish()
 
     def drop(self, client: Client) -> None:
         """Destroy the client's queue pair: when this returns it reads and writes nothing any more."""
@@ -84,6 +103,7 @@ class Peers:
 
     def close(self, clients: Iterable[Client]) -> None:
         """Destroy every queue pair and unregister the tables' memory."""
+        self._pushes.close()
         for client in clients:
             self.drop(client)
         self._regions.close()
@@ -102,27 +122,34 @@ class Peers:
         if not self._entered:
             enter()
             self._entered = True
-        peer = Peer(End(body.number, body.sequence, body.gid, body.lid, body.mtu))
+        way = body.gid, body.lid, body.mtu
+        peer = Peer(End(body.number, body.sequence, *way), End(body.back, body.back_sequence, *way))
         client.peer = peer
         self._count += 1
         self._figures["dialed"] += 1
-        self._send(client, request, m.Dialed(*peer.end, self._may_write()), [])
-
-    def _may_write(self) -> bool:
-        if self._writes is None:
+        end, back = peer.end, peer.back.end
+        writes = self._to_leases()
+        answer = m.Dialed(end.number, end.sequence, back.number, back.sequence, end.gid, end.lid, end.mtu, writes)
+        if not answer.writes:
             try:
-                self._writes = may_write()
-            except GearError as error:
-                logger.warning("RDMA: windows do not work here, clients send their rows over TCP: %s", error)
-                self._writes = False
-            else:
-                if not self._writes:
-                    logger.warning(
-                        "RDMA: this device does not confine writers to what they leased, so they send their rows over "
-                        "TCP; set %s=trusted for this server if all clients may write to all rows",
-                        TRUST,
-                    )
-        return self._writes
+                peer.open_inbox(self._writing is Writing.WINDOW)
+            except DeviceError as error:  # so much may not be locked
+                logger.warning("RDMA: a client gets no inbox, its rows go over TCP: %s", error)
+                peer.inbox = None
+            except Broken:
+                self.drop(client)
+                raise
+        if peer.inbox is not None:
+            answer.inbox, answer.room, answer.inbox_key = peer.inbox.address, len(peer.inbox.memory), peer.inbox.key
+        self._send(client, request, answer, [])
+
+    def _to_leases(self) -> bool:
+        """Whether clients write rows to their leases."""
+        if self._writing is None:
+            self._writing = writing()
+            if self._writing is not Writing.LEASES:
+                logger.info("RDMA: writers are not held to what they leased here, so each gets an inbox")
+        return self._writing is Writing.LEASES
 
     def _peer(self, client: Client, hosted: Hosted) -> Peer:
         if hosted.stored.arena is not None:
@@ -164,8 +191,8 @@ class Peers:
     def _place(self, client: Client, request: int, body: m.Place, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)
         peer, stored = self._peer(client, hosted), hosted.stored
-        if not self._may_write():
-            raise ProtocolError("Place: this server's device does not confine writers; send the rows along")
+        if not self._to_leases():
+            raise ProtocolError("Place: this server's device does not confine writers; write to the inbox")
         grant = stored.lease(row, body.blocks, body.slots)
         if len(grant.blocks) >= body.least and len(grant.slots):
             self._placed(client, request, hosted, row, peer, grant)
@@ -224,6 +251,18 @@ class Peers:
         self._figures["landed"] += 1
         self._figures["copied_bytes"] += len(given)
         hosted.queue.commit(row, entries, blocks, priorities, done)
+
+    def _unload(self, client: Client, request: int, body: m.Unload, parts: list[Buffer]) -> None:
+        hosted, row = self._row(client, body.table)
+        peer = self._peer(client, hosted)
+        if request <= client.before or peer.end.number != body.pair or peer.inbox is None:
+            raise DeviceError("the inbox with the rows is no more; send them along")
+        rows = peer.inbox.memory[body.begin : body.begin + body.nbytes]
+        if len(rows) != body.nbytes:
+            raise ProtocolError(f"Unload: {body.nbytes} bytes from {body.begin} are beyond the inbox")
+        self._figures["unloaded"] += 1
+        self._figures["copied_bytes"] += len(rows)
+        self._bulk.insert(client, request, hosted, row, [*parts[:4], rows.data])
 
     def _forgo(self, client: Client, request: int, body: m.Forgo, parts: list[Buffer]) -> None:
         hosted, row = self._row(client, body.table)

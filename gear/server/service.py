@@ -92,7 +92,7 @@ class Service:
         self.saves = Saves(shelf, place, self.tables, self._weights, self._send, self._refuse, wake)
         ways = self._row, self._send, self._refuse
         self._draws = Draws(*ways, self._bulk, self.tables, self.timers)
-        self.peers = Peers(*ways)
+        self.peers = Peers(*ways, self._bulk, wake)
         figures = lambda: about() | self._saved() | {"rdma": self.peers.info()}
         self._catalog = Catalog(*ways, self.tables, clients, self._weights, figures)
         spread = Spread(self._send, self._refuse, self._bulk, self.tables, self.lending)
@@ -168,6 +168,7 @@ class Service:
         """Take in what other threads have done."""
         self.tables.finish()
         self._bulk.finish()
+        self.peers.finish()
         self.saves.finish()
         self.timers.stir()
 

@@ -48,7 +48,19 @@ from gear.transport.messages_late import (
     SetVersion,
     Version,
 )
-from gear.transport.messages_rdma import Dial, Dialed, Forgo, Land, Locate, Located, Place, Placed
+from gear.transport.messages_rdma import (
+    Dial,
+    Dialed,
+    Forgo,
+    Land,
+    Locate,
+    Located,
+    Place,
+    Placed,
+    Push,
+    Pushed,
+    Unload,
+)
 from gear.transport.messages_saved import AskSaving, Complete, Completed, Ending, Save, Saved, Saving, Unsave
 from gear.transport.messages_served import (
     Acknowledge,
@@ -112,6 +124,8 @@ __all__ = [
     "Placed",
     "Publish",
     "Published",
+    "Push",
+    "Pushed",
     "Read",
     "Release",
     "Save",
@@ -125,6 +139,7 @@ __all__ = [
     "Staged",
     "Store",
     "Text",
+    "Unload",
     "Unsave",
     "Version",
     "Void",
@@ -354,7 +369,7 @@ Request = (
     | Withdraw | Select | Pick | Hold | Update | Reset | Info | Releases | Explain | Describe | Measure | Scan | Insert
     | Collect | DropHidden | Draw | Credit | Await | Account | Fill | SetVersion | Begin | Append | Seal | Length | Drop
     | Acknowledge | Identify | Publish | Store | Install | Fetch | Read | Discard | Save | Complete | Unsave | AskSaving
-    | Dial | Locate | Place | Land | Forgo
+    | Dial | Locate | Place | Land | Forgo | Unload | Push
 )  # fmt: skip
 
 
@@ -538,7 +553,7 @@ Reply = (
     Failed | Discovered | Welcome | Done | Opened | Granted | Committed | Withdrawn | Selected | Updated
     | Informed | Recall | Revoke | Explained | Described | Scanned | Gathered | Lend | Version | Begun | Grown
     | Acknowledged | Identified | Staged | Published | Fetched | Saved | Completed | Saving | Ending | Dialed | Located
-    | Placed
+    | Placed | Pushed
 )  # fmt: skip
 
 

@@ -9,17 +9,24 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from gear.transport.message import Count, Index, Message, Number
+from gear.transport.message import Count, Index, Message, Number, Shape
 
 Gid = Annotated[str, Meta(max_length=64, pattern=r"^[0-9A-Fa-f:.]+$")]
 Half = Annotated[int, Meta(ge=0, lt=1 << 24)]
+Key = Annotated[int, Meta(ge=0, lt=1 << 32)]
 
 
 class Dial(Message, tag=75):
-    """Make a queue pair and connect it to this one; that of an earlier `Dial` is destroyed."""
+    """Make queue pairs and connect them to these; those of an earlier `Dial` are destroyed.
+
+    `number`, `sequence`: of the pair over which the client reads and writes; `back`, `back_sequence`: of the one over
+    which rows are pushed to it.
+    """
 
     number: Half
     sequence: Half
+    back: Half
+    back_sequence: Half
     gid: Gid
     lid: Annotated[int, Meta(ge=0, lt=1 << 16)]
     mtu: Annotated[int, Meta(ge=1, le=5)]
@@ -65,15 +72,51 @@ class Forgo(Message, tag=79):
     table: Index
 
 
+class Unload(Message, tag=81):
+    """Commit entries whose rows were written to the client's inbox, `nbytes` from `begin`; else as `Insert`.
+
+    `pair`: number, at the server, of the queue pair they came by: the inbox ended with it.
+    """
+
+    FRAMES: ClassVar[int] = 3
+    table: Index
+    pair: Half
+    begin: Number
+    nbytes: Count
+
+
+class Push(Message, tag=82):
+    """Gather items under a pin, as `Collect` does, and write them to the client's memory at `address`.
+
+    Buffers: starts int64, lengths int32.
+    """
+
+    FRAMES: ClassVar[int] = 2
+    table: Index
+    pin: Number
+    shape: Shape
+    address: Number
+    key: Key
+
+
 class Dialed(Message, tag=175):
-    """The queue pair that is connected now. `writes`: whether rows may be written by it, or only read."""
+    """The queue pairs that are connected now.
+
+    `writes`: whether blocks may be written where they are leased. `inbox`, `room`, `inbox_key`: where rows may be
+    written else, so many bytes, and the key; no room where they may not.
+    """
 
     number: Half
     sequence: Half
+    back: Half
+    back_sequence: Half
     gid: Gid
     lid: Annotated[int, Meta(ge=0, lt=1 << 16)]
     mtu: Annotated[int, Meta(ge=1, le=5)]
     writes: bool
+    inbox: Number = 0
+    room: Count = 0
+    inbox_key: Key = 0
 
 
 class Located(Message, tag=176):
@@ -86,7 +129,7 @@ class Located(Message, tag=176):
     FRAMES: ClassVar[int] = 5
     arena: Number
     trajectories: Number
-    key: Annotated[int, Meta(ge=0, lt=1 << 32)]
+    key: Key
 
 
 class Placed(Message, tag=177):
@@ -96,3 +139,9 @@ class Placed(Message, tag=177):
     """
 
     FRAMES: ClassVar[int] = 3
+
+
+class Pushed(Message, tag=178):
+    """The rows are there once the write with this immediate has completed at the client; 0: ask for them over TCP."""
+
+    immediate: Key

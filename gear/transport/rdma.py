@@ -1,8 +1,9 @@
 """The `rdma` data path: rows are read from the shard's memory and written to it by the network adapters.
 
 It is the `tcp` path, on whose connection everything small goes, with another way for rows where they are long enough:
-a reader has the blocks of what it has pinned brought to memory of its own and gathers there, a writer has its rows
-brought to the blocks that it leased. Where the way is broken rows go over TCP until it is there again.
+a reader has the blocks of what it has pinned brought to memory of its own and gathers there, or has short rows pushed,
+a writer has its rows brought to the blocks that it leased. Where the way is broken rows go over TCP until it is there
+again.
 """
 
 from __future__ import annotations
@@ -13,17 +14,15 @@ import numpy as np
 
 from gear.errors import DeviceError, PinLost, ProtocolError
 from gear.kernels import records as r
-from gear.plan import late_columns
 from gear.transport import messages as m
 from gear.transport.rdma_device import device, enter, leave
-from gear.transport.rdma_mirror import SHORT, Found, Mirror
+from gear.transport.rdma_mirror import Found, Mirror
 from gear.transport.rdma_outbox import RdmaOutbox
 from gear.transport.rdma_pool import Pool
+from gear.transport.rdma_pushed import PushedSession, on_device, pushes, reads
 from gear.transport.rdma_queue import Broken, Key, QueuePair
 from gear.transport.rdma_verbs import verbs
-from gear.transport.rdma_way import Way
 from gear.transport.remote import LEAST, deadline_of, expect
-from gear.transport.tcp import TcpSession
 from gear.transport.wire import array
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
     from gear.batch import Selection
     from gear.plan import Plan
-    from gear.schema import Table
     from gear.storage.layout import Layout
     from gear.transport.base import OpenTable
     from gear.transport.conversation import Call, Conversation
@@ -45,7 +43,7 @@ class NoWay(DeviceError):
     """Rows cannot be moved by RDMA between these two ends."""
 
 
-class RdmaSession(TcpSession):
+class RdmaSession(PushedSession):
     """A `Session` with a shard on a host that an RDMA device of this one reaches.
 
     Raises
@@ -58,7 +56,7 @@ class RdmaSession(TcpSession):
 
     def _start_afresh(self) -> None:
         super()._start_afresh()
-        self._way, self._entered = Way(), False
+        self._entered = False
         self._pool = Pool(self._register)
 
     def _enter(self, talk: Conversation, identity: bytes, deadline: float) -> None:
@@ -78,7 +76,8 @@ class RdmaSession(TcpSession):
         for box in self._boxes.values():
             if isinstance(box, RdmaOutbox):
                 box.unregister()
-        self._pool.close()
+        for pool in (self._pool, self._pushed_to):
+            pool.close()
         if self._entered:
             self._entered = False
             leave()
@@ -86,7 +85,7 @@ class RdmaSession(TcpSession):
 
     def info(self, timeout: float | None) -> dict[str, Any]:
         """Figures of the server and of each table, and of the way."""
-        return {**super().info(timeout), "way": {**self._way.info(), "buffers": self._pool.made}}
+        return {**super().info(timeout), "way": {**self._way.info(), "buffers": self._pool.made + self._pushed_to.made}}
 
     def _box(self, talk: Conversation, table: OpenTable) -> StagedOutbox:
         if on_device(table.table):
@@ -101,7 +100,7 @@ class RdmaSession(TcpSession):
 
     def ahead(self, plan: Plan | None, count: int) -> m.Shape | None:
         """Rows come along with their selection only where they are not read."""
-        if plan is None or not reads(plan):
+        if plan is None or not (reads(plan) or pushes(plan, count)):
             return super().ahead(plan, count)
         with self._talking() as talk:
             pair = self._way.ready(talk)
@@ -116,10 +115,16 @@ class RdmaSession(TcpSession):
         first: int = 0,
         steps: int = 0,
     ) -> bool:
-        """Have the blocks brought and gather from them; over TCP where they are short, or there is no way now."""
+        """Have the blocks brought and gather from them, or short rows pushed; over TCP where there is no way now."""
         pin = selection.pin
-        if not reads(plan) or (table.layout.index, pin) in self._early:
+        if (table.layout.index, pin) in self._early or not (reads(plan) or pushes(plan, plan.size)):
             return super().gather(table, selection, plan, out, first, steps)
+        if not reads(plan):
+            try:
+                pushed = self._have_pushed(table, selection, plan, out, first, steps)
+            except PinLost:
+                return False
+            return pushed or super().gather(table, selection, plan, out, first, steps)
         table.reading.append(pin)
         try:
             if self.revoked(table, selection):
@@ -204,21 +209,6 @@ class RdmaSession(TcpSession):
                 self._way.broke(pair, str(error))
                 return None
         return pair, *found_of(call)
-
-
-def reads(plan: Plan) -> bool:
-    """Whether the rows of a batch are read by its reader; else the server gathers and sends them.
-
-    It does where blocks are short or hold rows side by side of which items take single ones, for late columns, which
-    may change while they are read, and where some rows lie on a GPU.
-    """
-    short = int(plan.rows[0, r.BLOCK_BYTES]) < SHORT
-    return not (short or plan.stepwise or late_columns(plan.table, plan.views) or on_device(plan.table))
-
-
-def on_device(table: Table) -> bool:
-    """Whether rows of a table lie on a GPU, where no adapter reaches them; a block of it on the host holds a part."""
-    return any(column.placement == "device" for column in table.columns)
 
 
 def cut(layout: Layout, plan: Plan, lengths: npt.NDArray[np.int32]) -> list[slice]:

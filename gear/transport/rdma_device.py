@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-PORT = 1
+PORT, PAGE = 1, 4096
 _MAPPED_IPV4 = "0000:0000:0000:0000:0000:ffff:"
 _MOST_GIDS = 64
 
@@ -120,6 +120,11 @@ def device() -> Device:
         if mine is None:
             mine = _opened[os.getpid()] = Device()
         return mine
+
+
+def next_key(window: Any) -> int:
+    """The key to bind a window with: each binding changes the tag in the lowest byte."""
+    return int(window.rkey & ~0xFF) | ((window.rkey + 1) & 0xFF)
 
 
 def _after_fork() -> None:

@@ -1,6 +1,7 @@
 """Commits whose rows are written to their blocks by RDMA: leases first, then the rows, then the commit.
 
-Messages are served one after the other: while leases for the first are asked for, the others wait in line. One for
+Messages are served one after the other: while leases for the first are asked for, the others wait in line. Where the
+shard's device cannot confine a writer to leases its rows go to an inbox there, and no lease is needed. A message for
 which there is no way goes with its rows over TCP, as do pieces of trajectories that grow. Rows stay in the stage until
 the shard has acknowledged them, so that they can be sent again in any way.
 """
@@ -18,6 +19,7 @@ from gear.storage.fields import BEGIN, END
 from gear.storage.layout import COMMIT_ENTRY
 from gear.transport import messages as m
 from gear.transport.rdma_chains import Transfer, runs
+from gear.transport.rdma_device import PAGE
 from gear.transport.rdma_queue import Broken, Key
 from gear.transport.staged import StagedOutbox
 from gear.transport.wire import array
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from gear.transport.rdma_way import Way
 
 _WHOLE = BEGIN | END
-PAGE = 4096
 
 
 @dataclass(eq=False)
@@ -92,10 +93,13 @@ class RdmaOutbox(StagedOutbox):
         """Send what is in line, up to the first message whose leases are to come."""
         while self._line and not self._placing:
             part = self._line[0]
+            pair = self._way.ready(self.talk)
             if not len(part.entries):  # withdrawn
                 self._line.popleft()
                 self._over()
-            elif part.along or self._way.ready(self.talk) is None or not self._way.writes:
+            elif pair is not None and not part.along and self._unload(pair, part):
+                self._line.popleft()
+            elif part.along or pair is None or not self._way.writes:
                 if self._landing:  # these may have to be sent again, and nothing may overtake them
                     return
                 self._line.popleft()
@@ -108,6 +112,29 @@ class RdmaOutbox(StagedOutbox):
 
     def _send_along(self, part: _Part) -> None:
         super()._send(part.entries.tobytes(), part.blocks.tobytes(), part.priorities.tobytes(), 0, 0)
+
+    def _unload(self, pair: QueuePair, part: _Part) -> bool:
+        """Write the rows to the inbox and commit them; whether that was done."""
+        inbox, count = self._way.inbox, len(part.blocks)
+        begin = inbox.take(count * self.stage.blocks.shape[1])
+        if begin is None:
+            return False
+        far = inbox.far
+        there = np.array([[count, far.address + begin, far.key]])
+        if not self._write(pair, part.blocks, there) or not self.talk.link.up:
+            inbox.give(begin)
+            part.along = True
+            return False
+        frames = part.entries.tobytes(), part.priorities.tobytes(), self.stage.values(part.entries["slot"])
+        self._landing += 1
+        body = m.Unload(self.index, inbox.pair, begin, count * self.stage.blocks.shape[1])
+
+        def done(call: Call) -> None:
+            inbox.give(begin)
+            self._landed(call, part, part.blocks[:0], part.entries["slot"][:0])
+
+        self.talk.post(body, frames, done)
+        return True
 
     def _over(self) -> None:
         """A message has ended of which nothing was left."""
@@ -208,7 +235,7 @@ class RdmaOutbox(StagedOutbox):
                 self._over()
             self._pump()
             return
-        if isinstance(answer, m.Failed):  # what was refused has its leases still
+        if isinstance(answer, m.Failed) and len(blocks):  # what was refused has its leases still
             refused = part.entries["sequence"] > answer.sequence
             self._forgo(blocks[np.repeat(refused, part.entries["blocks"])], slots[refused])
         self._arrived(call, part.entries.tobytes(), part.blocks.tobytes(), part.blocks, part.entries["slot"])

@@ -20,7 +20,6 @@ LEAST = 1 << 20
 """Bytes of a buffer at least."""
 
 KEPT = 256 << 20
-"""Bytes of idle buffers kept at most; they are locked in memory."""
 
 
 class Buffer(NamedTuple):
@@ -37,10 +36,12 @@ class Pool:
     ----------
     register : uint8[N] -> region
         Called once for each buffer that is made; the region has a method `close`.
+    kept : int
+        Bytes of idle buffers kept at most; they are locked in memory.
     """
 
-    def __init__(self, register: Callable[[npt.NDArray[np.uint8]], Any]) -> None:
-        self._register, self._lock = register, threading.Lock()
+    def __init__(self, register: Callable[[npt.NDArray[np.uint8]], Any], kept: int = KEPT) -> None:
+        self._register, self._kept, self._lock = register, kept, threading.Lock()
         self._idle: list[Buffer] = []
         self.made = 0
         """Buffers that were registered so far."""
@@ -65,7 +66,7 @@ class Pool:
             self._idle.append(buffer)
             self._idle.sort(key=lambda one: len(one.memory))
             gone = []
-            while self.idle > KEPT and len(self._idle) > 1:
+            while self.idle > self._kept and len(self._idle) > 1:
                 gone.append(self._idle.pop())
         for one in gone:
             one.region.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import socket
 import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -68,9 +69,11 @@ class QueuePair:
     Parameters
     ----------
     device : Device
+    receives : int
+        Writes with an immediate that may come before one of them is looked at.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, receives: int = 1) -> None:
         v = verbs()
         e = v.enums
         self._device, self._flying, self._number = device, 0, 0
@@ -78,13 +81,14 @@ class QueuePair:
         operations = (
             e.IBV_QP_EX_WITH_RDMA_READ
             | e.IBV_QP_EX_WITH_RDMA_WRITE
+            | e.IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
             | e.IBV_QP_EX_WITH_BIND_MW
             | e.IBV_QP_EX_WITH_LOCAL_INV
         )
         depth = FLYING * (MOST + 1)
         try:
             self._completions = v.CQ(device.context, 2 * depth)
-            cap = v.QPCap(max_send_wr=depth, max_recv_wr=1, max_send_sge=1, max_recv_sge=1)
+            cap = v.QPCap(max_send_wr=depth, max_recv_wr=receives, max_send_sge=1, max_recv_sge=1)
             made = v.QPInitAttrEx(
                 qp_type=e.IBV_QPT_RC, scq=self._completions, rcq=self._completions, cap=cap, pd=device.domain,
                 sq_sig_all=0, comp_mask=e.IBV_QP_INIT_ATTR_PD | e.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
@@ -159,6 +163,41 @@ class QueuePair:
                 self._post(fill)
             self._complete(self._flying)
 
+    def send(self, transfers: Sequence[Transfer], near: tuple[int, int], far: Key, immediate: int) -> None:
+        """Write one chain, the last with an immediate, and do not wait; `reap` tells when it is there.
+
+        Raises
+        ------
+        Broken
+            Also if too many chains are under way.
+        """
+        v = verbs()
+        address, local = near
+        last = len(transfers) - 1
+
+        def fill(pair: Any) -> None:
+            for k, one in enumerate(transfers):
+                pair.wr_flags = v.enums.IBV_SEND_SIGNALED if k == last else 0
+                if k == last:
+                    # pyverbs takes it as it travels, and gives it in the order of the host
+                    pair.wr_rdma_write_imm(far.key, far.address + one.far, socket.htonl(immediate))
+                else:
+                    pair.wr_rdma_write(far.key, far.address + one.far)
+                pair.wr_set_sge(v.SGE(address + one.near, one.nbytes, local))
+
+        with self._lock:
+            self._post(fill)
+
+    def reap(self) -> int:
+        """How many chains have completed since this was asked; at once.
+
+        Raises
+        ------
+        Broken
+        """
+        with self._lock:
+            return len(self._poll(FLYING * (MOST + 1)))
+
     # Windows
 
     def bind(self, bindings: Sequence[tuple[Any, int, Any]]) -> None:
@@ -211,21 +250,11 @@ class QueuePair:
 
     def _complete(self, count: int) -> None:
         """Wait for that many chains; they complete in order."""
-        v = verbs()
         deadline, polls, nap = time.monotonic() + PATIENCE, 0, _NAPS[0]
         while count:
-            if self.broken:  # closed by another thread
-                raise self._break(self.broken)
-            try:
-                done, completions = self._completions.poll(count)
-            except v.PyverbsError as error:
-                raise self._break(f"completions cannot be polled for: {error}") from None
-            for completion in completions:
-                if completion.status != v.enums.IBV_WC_SUCCESS:
-                    raise self._break(f"a request failed with status {completion.status}")
+            done = len(self._poll(count))
             if done:
                 count, polls = count - done, 0
-                self._flying -= done
                 continue
             polls += 1
             if polls > _BURST:
@@ -233,6 +262,21 @@ class QueuePair:
                     raise self._break(f"a request did not complete within {PATIENCE:g} s")
                 time.sleep(nap)  # nothing wakes us: pyverbs offers no descriptor to wait on
                 nap = min(2 * nap, _NAPS[1])
+
+    def _poll(self, count: int) -> list[Any]:
+        """Up to that many completions that have come, all of them good."""
+        v = verbs()
+        if self.broken:  # maybe closed by another thread
+            raise self._break(self.broken)
+        try:
+            done, completions = self._completions.poll(count)
+        except v.PyverbsError as error:
+            raise self._break(f"completions cannot be polled for: {error}") from None
+        for completion in completions:
+            if completion.status != v.enums.IBV_WC_SUCCESS:
+                raise self._break(f"a request failed with status {completion.status}")
+        self._flying -= done
+        return list(completions)
 
     def _break(self, why: str) -> Broken:
         """The pair is over: it is destroyed, so that nothing is written any more."""

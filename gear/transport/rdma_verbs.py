@@ -26,6 +26,7 @@ PACKAGE = (
 _MODULES = {
     "Context": "device",
     "PD": "pd",
+    "DmaBufMR": "mr",
     "MR": "mr",
     "MW": "mr",
     "MWBindInfo": "mr",
@@ -37,6 +38,7 @@ _MODULES = {
     "QPAttr": "qp",
     "QPEx": "qp",
     "QPInitAttrEx": "qp",
+    "RecvWR": "wr",
     "SGE": "wr",
     "PyverbsError": "pyverbs_error",
     "PyverbsRDMAError": "pyverbs_error",

@@ -250,7 +250,7 @@ class TcpSession(RemoteSession):
     def _ask_for(
         self, table: OpenTable, selection: Selection, plan: Plan, piece: Piece, out: npt.NDArray[np.uint8]
     ) -> Call:
-        body = m.Collect(table.layout.index, selection.pin, _shape(plan))
+        body = m.Collect(table.layout.index, selection.pin, shape_of(plan))
         frames = selection.starts[piece.items].tobytes(), selection.lengths[piece.items].tobytes()
         with self._talking() as talk:
             into = self._into(table, selection.lengths, plan, piece, out, True) if self._laned else None
@@ -289,7 +289,7 @@ class TcpSession(RemoteSession):
             return whole
         if whole.packed:
             return make_plan(table.layout, whole.views, size, whole.length, whole.steps_of(lengths))
-        key = (table.layout.index, _shape(whole), size)
+        key = (table.layout.index, shape_of(whole), size)
         plan = self._plans.get(key)
         if plan is None:
             if len(self._plans) >= _PLANS:
@@ -303,11 +303,12 @@ class TcpSession(RemoteSession):
         super().release(table, selection, delivered)
 
 
-def _shape(plan: Plan) -> m.Shape:
+def shape_of(plan: Plan) -> m.Shape:
+    """How the items of a plan look."""
     return m.Shape(plan.views, plan.length, plan.packed)
 
 
 def _short(plan: Plan) -> m.Shape:
     """The same, without the views if they are what none stand for: to read them takes longer than to draw."""
-    shape = _shape(plan)
+    shape = shape_of(plan)
     return msgspec.structs.replace(shape, views=()) if plan.views == default_views(plan.table) else shape

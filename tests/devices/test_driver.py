@@ -34,6 +34,12 @@ def test_memory_of_another_process_that_cannot_be_opened_is_explained(library):
         Driver().open(b"short", 4096)
 
 
+def test_memory_that_the_driver_does_not_export_is_told_so(library):
+    library.results["cuMemGetHandleForAddressRange"] = 201
+    with pytest.raises(DeviceError, match=r"cuMemGetHandleForAddressRange.*INVALID_CONTEXT"):
+        Driver().dmabuf(1 << 21, 1 << 21)
+
+
 def test_a_segment_mapped_twice_is_unlocked_once_at_the_last_close(library):
     assert seam.driver() is seam.driver()
     segment = np.zeros(4096, np.uint8)

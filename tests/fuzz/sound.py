@@ -278,9 +278,11 @@ SOUND: dict[type[m.Message], Callable[[Random, Known], Made]] = {
     m.Fetch: lambda chance, known: (m.Fetch("policy", 0, 0.01), []),
     m.Read: lambda chance, known: (m.Read(known.ticket, 0, 100), []),
     m.Discard: lambda chance, known: (m.Discard(known.ticket), []),
-    m.Dial: lambda chance, known: (m.Dial(17, 5, "::ffff:10.0.0.1", 0, 5), []),
+    m.Dial: lambda chance, known: (m.Dial(17, 5, 18, 6, "::ffff:10.0.0.1", 0, 5), []),
     m.Locate: lambda chance, known: (m.Locate(0, 1, 8, 0, 0), [bytes(8), bytes(4)]),
     m.Place: lambda chance, known: (m.Place(0, 2, 1, 1), []),
     m.Land: lambda chance, known: (m.Land(0), [np.zeros(1, COMMIT_ENTRY).tobytes(), bytes(4), b"", b""]),
     m.Forgo: lambda chance, known: (m.Forgo(0), [bytes(4), bytes(4)]),
+    m.Unload: lambda chance, known: (m.Unload(0, 17, 0, 64), [np.zeros(1, COMMIT_ENTRY).tobytes(), b"", b""]),
+    m.Push: lambda chance, known: (m.Push(0, 1, m.Shape((), 1), 4096, 7), [bytes(8), bytes(4)]),
 }

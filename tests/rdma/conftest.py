@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +12,7 @@ import pytest
 import gear
 from gear.errors import DeviceError
 from gear.transport.rdma_verbs import check, verbs
+from tests.rdma.served import Served
 
 HERE = Path(__file__).parent
 INSIDE = bool(os.environ.get("RDMA_VM"))
@@ -32,29 +30,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=f"no RDMA here ({str(error)[:60]}...); make test-rdma has it"))
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server of one shard that is not started again."""
-    command = [sys.executable, "-m", "gear.server", "--port", "0", "--name", f"rdma-{os.getpid()}", "--discard"]
-    command += ["--client-timeout", "6", "--memory", "64MiB", "--max-restarts", "0"]
-    log = tmp_path_factory.mktemp("server") / "log"
-    with log.open("wb") as stderr:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
-    assert process.stdout is not None
+@pytest.fixture(scope="session")
+def trusting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a server whose clients write to their leases, whether or not the device confines them there."""
+    yield from _serve(tmp_path_factory, "trusting", "trusted")
+
+
+@pytest.fixture(scope="session")
+def careful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of one whose clients write to inboxes."""
+    yield from _serve(tmp_path_factory, "careful", "inbox")
+
+
+def _serve(factory: pytest.TempPathFactory, name: str, writes: str) -> Iterator[str]:
+    log = factory.mktemp(name) / "log"
+    server = Served(log, name, "--discard", "--max-restarts", "0", writes=writes).start()
     try:
-        ready = process.stdout.readline()
-        assert "ready: " in ready, log.read_text()
-        yield ready.split("address=")[1].split()[0]
+        yield server.address
     finally:
-        process.terminate()
-        code = process.wait(120)
-        process.stdout.close()
-        shutil.copy(log, os.environ.get("VM_OUT", log.parent))
-    assert code == 0, log.read_text()
+        server.stop()
 
 
 @pytest.fixture
-def connected(address: str) -> Iterator[Callable[[str], gear.Client]]:
-    """A function that connects to the server over a path."""
+def connect() -> Iterator[Callable[..., gear.Client]]:
+    """A function that connects to an address over a path; what it made is closed at the end."""
     with ExitStack() as stack:
-        yield lambda path: stack.enter_context(gear.connect(address, path=path, timeout=120.0))
+        yield lambda address, path="rdma": stack.enter_context(gear.connect(address, path=path, timeout=120.0))

@@ -24,6 +24,7 @@ from gear.server.metrics import OF_CONSUMERS, OF_SHARDS, OF_TABLES, Collector, E
 from gear.transport import messages as m
 from tests.transport.helpers import Python, eventually, table
 
+RDMA = ("queue_pairs", "dialed", "copied_bytes", "unloaded", "pushed_bytes", "staged_bytes")
 DASHBOARD = Path(gear.__file__).parent / "server" / "dashboard.json"
 
 
@@ -158,7 +159,7 @@ def test_one_shard_of_two_is_silent():
         "lost_with_device": {"trajectories": 0},
         "uptime": 1.0, "restarts": 0, "segment_bytes": 2, "memory_limit": 3, "requests": {}, "tables": {},
         "clients": {"connected": 1, "silent": 0}, "messages": {"received": 1, "refused": 0, "dropped": 0},
-        "rdma": {"queue_pairs": 0, "dialed": 0, "copied_bytes": 0},
+        "rdma": dict.fromkeys(RDMA, 0),
     }  # fmt: skip
     shards = [m.Shard(0, 1, ""), m.Shard(1, 1, "")]
     answers = iter([{0: figures, 1: figures}, {1: {**figures, "uptime": 5.0}}])
@@ -186,7 +187,7 @@ def test_consumers_groups_versions_and_late_columns_are_told():
                    "lost_with_device": {"trajectories": 0},
                    "memory_limit": 1, "clients": {"connected": 1, "silent": 0},
                    "messages": dict.fromkeys(("received", "refused", "dropped"), 0),
-                   "rdma": dict.fromkeys(("queue_pairs", "dialed", "copied_bytes"), 0)}  # fmt: skip
+                   "rdma": dict.fromkeys(RDMA, 0)}  # fmt: skip
     collector = Collector(lambda: [m.Shard(0, 1, "")], lambda shards: {0: figures})
     found = {
         (s.name, *sorted(set(s.labels.values()) - {"t", "0"})): s.value for f in collector.collect() for s in f.samples

@@ -15,6 +15,7 @@ from gear.storage.fields import BEGIN, END
 from gear.storage.layout import COMMIT_ENTRY, Layout
 from gear.transport import messages as m
 from gear.transport.base import OpenTable
+from gear.transport.rdma_inbox import Inbox
 from gear.transport.rdma_outbox import RdmaOutbox
 from gear.transport.rdma_queue import Broken
 
@@ -25,7 +26,7 @@ TABLE = gear.Table(
 LAYOUT = Layout(TABLE)
 SIZE = LAYOUT.block_bytes
 WHOLE = BEGIN | END
-FREE = 40
+FREE, INBOX = 40, 1 << 30
 
 
 class Shard:
@@ -41,6 +42,12 @@ class Shard:
         self.link = SimpleNamespace(void=[], up=True, welcome=None)
         self.most, self.break_after, self.broken = FREE, -1, False
         self.restart = self.refuse = False
+        self.writes, self.inbox, self.inmail = True, Inbox(0, 0, 0, 0), np.zeros(0, np.uint8)
+
+    def give_inboxes(self, blocks: int) -> None:
+        """As a shard whose device does not hold writers to their leases."""
+        self.writes, self.inmail = False, np.zeros(blocks * SIZE, np.uint8)
+        self.inbox = Inbox(17, INBOX, 7, blocks * SIZE)
 
     # As a conversation
 
@@ -89,6 +96,15 @@ class Shard:
         self._commit(np.frombuffer(frames[0], COMMIT_ENTRY), rows, frames[2], "insert")
         return m.Committed(self.committed[-1][0], []), [b"", b""]
 
+    def _unload(self, body, frames):
+        if self.restart:
+            return m.Failed("DeviceError", "started again", self.committed[-1][0] if self.committed else 0), []
+        if self.refuse:
+            return m.Failed("DataError", "no", self.committed[-1][0] if self.committed else 0), []
+        rows = self.inmail[body.begin : body.begin + body.nbytes].copy().reshape(-1, SIZE)
+        self._commit(np.frombuffer(frames[0], COMMIT_ENTRY), rows, frames[2], "unload")
+        return m.Committed(self.committed[-1][0], []), [b"", b""]
+
     def _forgo(self, body, frames):
         self._give(np.frombuffer(frames[0], np.int32).tolist())
         return m.Done(), []
@@ -110,7 +126,6 @@ class Shard:
 
     # As a way and its queue pair
 
-    writes = True
     figures = {"written_bytes": 0}
 
     @property
@@ -133,6 +148,10 @@ class Shard:
         for one in moves:
             source = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_uint8 * one.nbytes).from_address(near[0] + one.near))
             at = far.address + one.far
+            if not self.writes:
+                at -= INBOX
+                self.inmail[at : at + one.nbytes] = source
+                continue
             assert at // SIZE in self.leased
             self.arena.reshape(-1)[at : at + one.nbytes] = source
 
@@ -169,6 +188,7 @@ class Writer:
         assert self.box.settled == self.box.sequence
         assert (self.box.flying, self.box.count) == (0, 0)
         assert not self.shard.leased
+        assert not self.shard.inbox._taken
         assert [numbers.used for numbers in self.box.stage._numbers] == [0, 0]
 
 
@@ -182,10 +202,12 @@ STEPS = st.lists(
 )
 
 
-@given(STEPS)
-def test_every_entry_is_committed_once_in_order_with_its_rows_whatever_breaks(steps):
+@given(STEPS, st.sampled_from([0, 4, 12]))
+def test_every_entry_is_committed_once_in_order_with_its_rows_whatever_breaks(steps, inbox):
     writer = Writer()
     shard = writer.shard
+    if inbox:
+        shard.give_inboxes(inbox)
     for what, n in steps:
         if what == "add" and len(shard.free) > 24:
             writer.add(n)
@@ -231,16 +253,48 @@ def test_what_a_shard_that_was_started_again_has_no_leases_for_is_sent_along():
     assert writer.shard.ways == ["insert", "insert"]
 
 
-def test_what_is_refused_leaves_no_lease():
+@pytest.mark.parametrize("inbox", [0, 12])
+def test_what_is_refused_leaves_no_lease(inbox):
     writer = Writer()
+    if inbox:
+        writer.shard.give_inboxes(inbox)
     writer.shard.refuse = True
     writer.add(4)
     writer.add(12)
-    writer.shard.answer(2)
+    writer.shard.answer(1 if inbox else 2)  # blocks are leased first
     writer.shard.refuse = False
     del writer.put[0]
     writer.settled()
     assert isinstance(writer.box.refusal(1), gear.DataError)
+
+
+def test_rows_in_an_inbox_are_named_by_their_commit_and_those_that_find_no_room_wait():
+    writer = Writer()
+    writer.shard.give_inboxes(4)
+    for length in (4, 12, 5):  # the last two go together: more than there will ever be room for
+        writer.add(length)
+    assert writer.shard.held[0][0] == m.Unload(0, 17, 0, SIZE)
+    writer.settled()
+    for length in (4, 12):
+        writer.add(length)
+        writer.box.post()
+    assert [type(body) for body, *_ in writer.shard.held] == [m.Unload, m.Unload]
+    writer.add(1)
+    writer.box.post()
+    assert len(writer.shard.held) == 2  # no room now
+    writer.settled()
+    assert writer.shard.ways == ["unload", "insert", "unload", "unload", "unload"]
+
+
+def test_what_is_in_an_inbox_that_is_no_more_is_sent_along_in_order():
+    writer = Writer()
+    writer.shard.give_inboxes(12)
+    for length in (4, 12, 3):
+        writer.add(length)
+        writer.box.post()
+    writer.shard.restart = writer.shard.broken = True
+    writer.settled()
+    assert writer.shard.ways == ["insert"] * 3
 
 
 def test_entries_in_line_can_be_withdrawn():

@@ -24,9 +24,11 @@ from gear.storage.table import StoredTable
 from gear.transport import messages as m
 from gear.transport import rdma_chains, rdma_verbs, rdma_way
 from gear.transport.base import OpenTable
-from gear.transport.rdma import RdmaSession, cut, reads
+from gear.transport.rdma import RdmaSession, cut
+from gear.transport.rdma_inbox import Inbox
 from gear.transport.rdma_mirror import Found, Mirror, short_columns
 from gear.transport.rdma_pool import LEAST, Pool
+from gear.transport.rdma_pushed import pushes, reads
 from gear.transport.staged import StagedOutbox
 
 SIZE = 64
@@ -188,7 +190,7 @@ def test_rows_of_which_some_lie_on_a_gpu_go_over_tcp():
     box = RdmaSession._box(object.__new__(RdmaSession), None, OpenTable(table, layout, memory.sparse(layout.nbytes)))
     assert type(box) is StagedOutbox
     stored = SimpleNamespace(arena="there")
-    peers = Peers(lambda client, index: (SimpleNamespace(stored=stored), 0), None, None)
+    peers = Peers(lambda client, index: (SimpleNamespace(stored=stored), 0), None, None, None, None)
     for body, frames in ((m.Locate(0, 1, 1, 0, 0), [b"", bytes(8), bytes(4)]), (m.Place(0, 1, 1, 1), [b""])):
         with pytest.raises(DeviceError, match="over TCP"):
             peers.handlers()[type(body)](SimpleNamespace(peer="dialed"), 1, body, frames)
@@ -243,9 +245,8 @@ def test_a_buffer_has_one_user_at_a_time_and_is_used_again(steps):
     assert pool.made == before
 
 
-def test_too_many_idle_buffers_are_unregistered(monkeypatch):
-    monkeypatch.setattr("gear.transport.rdma_pool.KEPT", 3 * LEAST)
-    pool = Pool(lambda memory: Region())
+def test_too_many_idle_buffers_are_unregistered():
+    pool = Pool(lambda memory: Region(), 3 * LEAST)
     large, small = pool.take(2 * LEAST), [pool.take(1) for _ in range(2)]
     pool.put(large)
     for buffer in small:
@@ -320,6 +321,35 @@ def test_without_a_device_the_path_is_refused_and_nothing_else_is_taken(server, 
         gear.connect(server.address, path="rdma")
 
 
+@given(st.lists(st.one_of(st.integers(1, 40), st.just(0)), max_size=40))
+def test_parts_of_an_inbox_do_not_overlap_and_fit_while_there_is_room(steps):
+    inbox, taken = Inbox(1, 0, 0, 100), []
+    for nbytes in steps:  # 0: one is given back
+        if nbytes:
+            begin = inbox.take(nbytes)
+            used = np.zeros(100 + nbytes, bool)
+            for other, size in taken:
+                used[other : other + size] = True
+            gaps = [at for at in range(101 - nbytes) if not used[at : at + nbytes].any()]
+            assert begin == (gaps[0] if gaps else None)
+            taken += [(begin, nbytes)] if gaps else []
+        elif taken:
+            inbox.give(taken.pop(len(taken) // 2)[0])
+
+
+def test_what_counts_as_short_can_be_set(monkeypatch):
+    table = gear.Table("t", COLUMNS[:2], gear.Steps(100), item=gear.Window(4), block_steps=4)
+    plan = make_plan(Layout(table, staged=True), (), 100, 4)
+    assert reads(plan)
+    monkeypatch.setenv("GEAR_RDMA_SHORT", "1M")
+    with pytest.raises(DeviceError, match="number of bytes"):
+        reads(plan)
+    monkeypatch.setenv("GEAR_RDMA_SHORT", str(1 << 20))
+    assert not reads(plan)
+    assert pushes(plan, 100)
+    assert not pushes(plan, 1)  # comes with its selection
+
+
 def test_a_client_without_a_queue_pair_is_refused(session, name):
     from tests.transport.helpers import table
 
@@ -329,6 +359,8 @@ def test_a_client_without_a_queue_pair_is_refused(session, name):
         for body, frames in (
             (m.Locate(index, 1, 1, 0, 0), (bytes(8), bytes(4))),
             (m.Place(index, 1, 1, 1), ()),
+            (m.Unload(index, 17, 0, 64), (np.zeros(1, COMMIT_ENTRY).tobytes(), b"", b"")),
+            (m.Push(index, 1, m.Shape((), 1), 4096, 7), (bytes(8), bytes(4))),
         ):
             with pytest.raises(DeviceError, match="no queue pair"):
                 session._talk.ask(body, time.monotonic() + 5, frames)

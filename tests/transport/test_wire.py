@@ -71,11 +71,13 @@ REQUESTS = [
     (m.Complete("0123456789abcdef"), 0),
     (m.Unsave("0123456789abcdef"), 0),
     (m.AskSaving(), 0),
-    (m.Dial(17, 2**24 - 1, "0000:0000:0000:0000:0000:ffff:0a4d:0001", 0, 5), 0),
+    (m.Dial(17, 2**24 - 1, 18, 5, "0000:0000:0000:0000:0000:ffff:0a4d:0001", 0, 5), 0),
     (m.Locate(0, 2**62, 64, 3, 2**40), 2),
     (m.Place(0, 12, 3, 4), 0),
     (m.Land(0), 4),
     (m.Forgo(0), 2),
+    (m.Unload(0, 17, 2**22, 2**20), 3),
+    (m.Push(0, 2**62, m.Shape((), 64), 2**47, 2**32 - 1), 2),
 ]
 ANSWERS = [
     (m.Failed("DataError", "no"), 0),
@@ -111,9 +113,10 @@ ANSWERS = [
     (m.Completed("/data/checkpoint-000001", 100, 50), 0),
     (m.Saving(50, 100), 0),
     (m.Ending(True), 0),
-    (m.Dialed(17, 0, "fe80::1", 3, 1, True), 0),
+    (m.Dialed(17, 0, 18, 1, "fe80::1", 3, 1, False, 2**47, 2**22, 7), 0),
     (m.Located(2**47, 2**47, 2**32 - 1), 5),
     (m.Placed(), 3),
+    (m.Pushed(2**32 - 1), 0),
 ]
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text() | st.binary(max_size=40),

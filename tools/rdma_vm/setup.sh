@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Install step: everything run.sh needs, from Debian's packages only.  Re-runnable; ~40 s on a bare machine, 15 s with the packages in place.
 #   setup.sh [CACHE_DIR]      (default: $RDMA_VM_CACHE or /var/cache/rdma-vm)
+# RDMA_SETUP=no installs and downloads nothing: it ends with 3 and says what is missing.
 # Leaves in CACHE_DIR (74 MB): vmlinuz (an ELF), initrd.cpio (busybox + ~25 kernel modules + an /init), VERSION, python.
 # The host's own root file system is what the VM runs on (shared read-only), so there is no rootfs to build.
 set -euo pipefail
@@ -13,6 +14,10 @@ pkgs=(qemu-system-x86 busybox-static kmod cpio iproute2 binutils   # the VM
       rdma-core ibverbs-providers ibverbs-utils rdmacm-utils perftest python3-pyverbs) # the RDMA user space
 missing=()
 for p in "${pkgs[@]}"; do dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing+=("$p"); done
+if [[ ${RDMA_SETUP:-} == no ]]; then
+  ((${#missing[@]})) && { echo "not installed: ${missing[*]}"; exit 3; }
+  [[ -s $CACHE/vmlinuz ]] || { echo "no kernel in $CACHE"; exit 3; }
+fi
 if ((${#missing[@]})); then
   apt-get update -qq
   apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
@@ -58,7 +63,9 @@ for a in sh mount mkdir cat insmod ip switch_root reboot sleep echo ln grep date
 cp "$CACHE"/mods/* "$r/mods/"
 install -m755 "$HERE/init.sh" "$r/init"
 install -m755 "$HERE/stage2.sh" "$r/stage2"
-(cd "$r" && find . | cpio -o -H newc --quiet) > "$CACHE/initrd.cpio"
+made=$(mktemp "$CACHE/initrd.XXXX")
+(cd "$r" && find . | cpio -o -H newc --quiet) > "$made"
+mv "$made" "$CACHE/initrd.cpio"             # at once: another one may be starting from it
 rm -rf "$r"
 
 # pyverbs alone, to put on the path of another Python of the same version than Debian's.

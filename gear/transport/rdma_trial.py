@@ -2,24 +2,40 @@
 
 Some do not look: the software device of Linux checks a write through a window against the whole registration under it
 (seen in 6.1; `check_rkey` in drivers/infiniband/sw/rxe/rxe_resp.c). There a writer would have to be trusted with every
-row of the table.
+row of the table; it gets an inbox instead.
 """
 
 from __future__ import annotations
 
+import enum
 import functools
+import logging
 import os
 
 import numpy as np
 
-from gear.server.peer import PAGE, next_key
+from gear.errors import DeviceError, GearError
 from gear.transport.rdma_chains import Transfer
-from gear.transport.rdma_device import device
+from gear.transport.rdma_device import PAGE, device, next_key
 from gear.transport.rdma_queue import Broken, Key, QueuePair
 from gear.transport.rdma_verbs import verbs
 
+logger = logging.getLogger(__name__)
+
 TRUST = "GEAR_RDMA_WRITES"
-"""Variable of the server: ``trusted`` lets clients write also where windows do not confine them."""
+"""Variable of the server: ``trusted`` lets clients write to their leases also where windows do not confine them there,
+``inbox`` gives them inboxes where they do."""
+
+
+class Writing(enum.Enum):
+    """Where clients write rows.
+
+    To their leases; to an inbox through a window of their queue pair's own; to one whose key is all that guards it.
+    """
+
+    LEASES = "what they leased"
+    WINDOW = "an inbox each"
+    KEY = "an inbox each, guarded by its key alone"
 
 
 @functools.cache
@@ -55,6 +71,22 @@ def confines() -> bool:
             one.close()
 
 
-def may_write() -> bool:
-    """Whether clients are let write rows themselves."""
-    return os.environ.get(TRUST, "") == "trusted" or confines()
+def writing() -> Writing:
+    """Where clients are let write rows.
+
+    Raises
+    ------
+    DeviceError
+        If the variable says anything else.
+    """
+    wanted = os.environ.get(TRUST, "")
+    if wanted not in ("", "trusted", "inbox"):
+        raise DeviceError(f"{TRUST}: expected 'trusted', 'inbox' or nothing, got {wanted!r}")
+    if wanted == "trusted":
+        return Writing.LEASES
+    try:
+        holds = confines()
+    except GearError as error:
+        logger.warning("RDMA: windows do not work here, clients write their rows to inboxes: %s", error)
+        return Writing.KEY
+    return Writing.LEASES if holds and not wanted else Writing.WINDOW
