@@ -17,9 +17,14 @@ import numpy.typing as npt
 from xxhash import xxh3_64
 
 from gear.errors import CheckpointError
+from gear.storage.pastcache import PastCache, Stage
 
 CHUNK = 16 << 20
-"""Bytes that are read, summed and written at a time: in each the interpreter is taken from its owner a few times."""
+"""Bytes that are read and summed at a time."""
+
+PIECE = 4 << 20
+"""Bytes that are written at a time. More do not stay in a core's cache between being copied, summed and written; for
+fewer the interpreter is taken from its owner more often."""
 
 _HEADER = 128
 
@@ -45,14 +50,18 @@ def header(dtype: str, shape: tuple[int, ...]) -> bytes:
     return b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body
 
 
-def write(folder: Path, name: str, array: npt.NDArray, progress: Callable[[int], None] = lambda n: None) -> ArrayFile:
+def write(
+    folder: Path, name: str, array: npt.NDArray, stage: Stage, progress: Callable[[int, bool], None]
+) -> ArrayFile:
     """Write an array whole, synced."""
-    file = Appending(folder, name, array.dtype.name, array.shape[1:])
+    file = Appending(folder, name, array.dtype.name, array.shape[1:], stage)
     try:
-        rows = max(1, CHUNK // max(1, array[:1].nbytes))
+        rows = max(1, PIECE // max(1, array[:1].nbytes))
         for begin in range(0, len(array), rows):
-            file.append(np.ascontiguousarray(array[begin : begin + rows]))
-            progress(array[begin : begin + rows].nbytes)
+            part = array[begin : begin + rows]
+            file.space(len(part))[:] = np.ascontiguousarray(part).reshape(len(part), -1).view(np.uint8)
+            file.append(len(part))
+            progress(part.nbytes, False)
         return file.finish()
     except BaseException:
         file.abandon()
@@ -62,43 +71,43 @@ def write(folder: Path, name: str, array: npt.NDArray, progress: Callable[[int],
 class Appending:
     """A file that grows by rows until it is finished."""
 
-    def __init__(self, folder: Path, name: str, dtype: str, row: tuple[int, ...]) -> None:
-        self._path, self._name, self._dtype, self._row = folder / name, name, dtype, row
-        self.rows, self._sum, self._at = 0, xxh3_64(), _HEADER
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    def __init__(self, folder: Path, name: str, dtype: str, row: tuple[int, ...], stage: Stage) -> None:
+        self._name, self._dtype, self._row = name, dtype, row
+        self._width = int(np.dtype(dtype).itemsize * np.prod(row, dtype=np.int64))
+        self.rows, self._sum = 0, xxh3_64()
+        path = folder / name
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._file = PastCache(path, stage)
+        self._file.space(_HEADER)[:] = 0
+        self._file.advance(_HEADER)
+        self._space = np.empty((0, self._width), np.uint8)
 
     @property
     def nbytes(self) -> int:
         """Bytes so far."""
-        return self._at
+        return self._file.nbytes
 
-    def append(self, rows: npt.NDArray) -> None:
-        """Write rows behind those that are there; C-contiguous."""
-        data = rows.reshape(-1).view(np.uint8).data
-        self._sum.update(data)
-        done = 0
-        while done < len(data):
-            done += os.pwrite(self._descriptor, data[done:], self._at + done)
-        self._at += done
-        self.rows += len(rows)
-        if hasattr(os, "posix_fadvise"):  # have it written now, and do not fill the page cache with it
-            os.posix_fadvise(self._descriptor, self._at - done, done, os.POSIX_FADV_DONTNEED)
+    def space(self, n: int) -> npt.NDArray[np.uint8]:
+        """Where the next rows are to be put, uint8[n, bytes]: `append` takes them from there."""
+        self._space = self._file.space(n * self._width).reshape(n, self._width)
+        return self._space
+
+    def append(self, n: int) -> None:
+        """Write the first `n` rows of the space behind those that are there."""
+        data = self._space[:n].reshape(-1)
+        self._sum.update(data.data)
+        self._file.advance(len(data))
+        self.rows += n
 
     def finish(self) -> ArrayFile:
         """Write the header, have it all on the disk, and close."""
         shape = (self.rows, *self._row)
-        os.pwrite(self._descriptor, header(self._dtype, shape), 0)
-        os.fsync(self._descriptor)
-        os.close(self._descriptor)
-        self._descriptor = -1
+        self._file.finish(header(self._dtype, shape))
         return ArrayFile(self._name, self._dtype, shape, self._sum.hexdigest())
 
     def abandon(self) -> None:
         """Close it as it is."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._file.close()
 
 
 def chunks(root: Path, entry: ArrayFile) -> Iterator[npt.NDArray]:
