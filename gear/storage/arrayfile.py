@@ -7,13 +7,16 @@ synced before they count as written. Nothing here knows tables.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 from xxhash import xxh3_64
 
 from gear.errors import CheckpointError
@@ -30,17 +33,22 @@ _HEADER = 128
 
 
 class ArrayFile(msgspec.Struct, frozen=True):
-    """A file as the manifest knows it; `file` is its path within the checkpoint."""
+    """A file as the manifest knows it; `file` is its path within the checkpoint: nothing outside is named."""
 
-    file: str
-    dtype: str
-    shape: tuple[int, ...]
+    file: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_@-][A-Za-z0-9_.@-]*/)*[A-Za-z0-9_@-][A-Za-z0-9_.@-]*$")]
+    dtype: Literal["bool", "uint8", "int32", "int64", "float32", "float64", "uint32", "uint64"]
+    shape: Annotated[tuple[Annotated[int, Meta(ge=0, le=2**48)], ...], Meta(min_length=1, max_length=8)]
     xxh3: str
+
+    @property
+    def count(self) -> int:
+        """Numbers in it."""
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the file."""
-        return _HEADER + int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
+        return _HEADER + int(np.dtype(self.dtype).itemsize) * self.count
 
 
 def header(dtype: str, shape: tuple[int, ...]) -> bytes:
@@ -73,7 +81,7 @@ class Appending:
 
     def __init__(self, folder: Path, name: str, dtype: str, row: tuple[int, ...], stage: Stage) -> None:
         self._name, self._dtype, self._row = name, dtype, row
-        self._width = int(np.dtype(dtype).itemsize * np.prod(row, dtype=np.int64))
+        self._width = int(np.dtype(dtype).itemsize) * math.prod(row)
         self.rows, self._sum = 0, xxh3_64()
         path = folder / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -103,7 +111,7 @@ class Appending:
         """Write the header, have it all on the disk, and close."""
         shape = (self.rows, *self._row)
         self._file.finish(header(self._dtype, shape))
-        return ArrayFile(self._name, self._dtype, shape, self._sum.hexdigest())
+        return ArrayFile(self._name, cast("Any", self._dtype), shape, self._sum.hexdigest())
 
     def abandon(self) -> None:
         """Close it as it is."""
@@ -119,7 +127,7 @@ def chunks(root: Path, entry: ArrayFile) -> Iterator[npt.NDArray]:
         If the file is not what the manifest says: at the end, or before.
     """
     path, row = root / entry.file, entry.shape[1:]
-    width = int(np.dtype(entry.dtype).itemsize * np.prod(row, dtype=np.int64))
+    width = int(np.dtype(entry.dtype).itemsize) * math.prod(row)
     try:
         file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed below
     except OSError as error:
@@ -128,7 +136,7 @@ def chunks(root: Path, entry: ArrayFile) -> Iterator[npt.NDArray]:
         ) from None
     with file:
         size = os.fstat(file.fileno()).st_size
-        if size != entry.nbytes:
+        if size != entry.nbytes:  # before any memory is taken for it
             raise CheckpointError(f"{path} has {size} bytes, expected {entry.nbytes}: it is damaged")
         if file.read(_HEADER) != header(entry.dtype, entry.shape):
             raise CheckpointError(f"{path}: its header is not that of {entry.dtype}{list(entry.shape)}: it is damaged")
@@ -158,11 +166,13 @@ def read(root: Path, entry: ArrayFile) -> npt.NDArray:
     ------
     CheckpointError
     """
-    whole, at = np.empty(entry.shape, entry.dtype), 0
+    whole, at = np.empty(0, entry.dtype), 0
     for rows in chunks(root, entry):
+        if not at:  # the file is as long as it says
+            whole = np.empty(entry.shape, entry.dtype)
         whole[at : at + len(rows)] = rows
         at += len(rows)
-    return whole
+    return whole if at else np.empty(entry.shape, entry.dtype)
 
 
 def verify(root: Path, entry: ArrayFile) -> int:

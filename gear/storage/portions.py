@@ -68,23 +68,29 @@ def pieces(
     if wish.beside is not None:
         return _beside(pieces(root, manifest, shard, shards, False, wish._replace(beside=None)), wish)
     if manifest.shards == shards:
+        tables = part_of(manifest, shard).tables
+        if len({table.index for table in tables}) != len(tables) or any(table.shard != shard for table in tables):
+            raise CheckpointError(f"{root}: tables of shard {shard} are there twice, or are another's; it is damaged")
         return [
             _on_host(root, manifest, table)
             if wish.to_host and _on_device(table)
             else _again(root, table, layout_of(table), same_line)
-            for table in part_of(manifest, shard).tables
+            for table in tables
         ]
     found, by_name = [], dict[str, list[SavedTable]]()
     for part in manifest.parts:
         for table in part.tables:
             by_name.setdefault(table.name, []).append(table)
     for index, (name, saved) in enumerate(by_name.items()):
+        layout_of(saved[0])
         whole = schema.from_bytes(bytes.fromhex(saved[0].declaration))
         moved = wish.to_host and _on_device(saved[0])
         whole = on_host(whole) if moved else whole
         there = holders(whole, shards)
-        if len(saved) != saved[0].parts:
+        if sorted(table.part for table in saved) != list(range(saved[0].parts)):
             raise CheckpointError(f"table {name!r} has {len(saved)} of its {saved[0].parts} parts in {root}")
+        if len({table.declaration for table in saved}) > 1:
+            raise CheckpointError(f"the parts of table {name!r} in {root} are declared differently: it is damaged")
         if shard not in there:
             continue
         saved = sorted(saved, key=lambda table: table.part)
