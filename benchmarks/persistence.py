@@ -1,8 +1,8 @@
 """What persistence costs inserts and samples: ``python -m benchmarks.persistence --rounds 40``.
 
 GEAR as it is, ready to go on after a crash and with checkpoints configured, beside the same build whose commits write
-no journal and no checksums (`unguarded`), each embedded in a process and as a server. There is no such option to turn on:
-it would cost more thought than it saves. Both are asked in turns, for a fifth of a second each, the one that begins
+no journal and no checksums (`unguarded`), each embedded in a process and as a server. Users have no such option: it
+would cost more thought than it saves time. Both are asked in turns, for a fifth of a second each, the one that begins
 changing; a round's figure is the one's throughput over the other's. The bar is 5 % for the median of all rounds, by
 the processor's time per operation, which what else the machine does hardly touches, and by the clock.
 """
@@ -210,7 +210,7 @@ def main() -> None:
                 for kind, clock, cpu, rate in compare(pair, options.rounds):
                     ok = cpu >= 1 - BAR and clock >= 1 - BAR
                     good &= ok
-                    said = f"{rate:.0f}/s, with persistence {clock:.1%} of without by the clock, {cpu:.1%} by the processor"
+                    said = f"{rate:.0f}/s, {clock:.1%} of without by the clock, {cpu:.1%} by the processor"
                     load = f"load {os.getloadavg()[0]:.1f}"
                     print(
                         f"{'reached' if ok else 'MISSED '} {name}, {kind}: {said}; bar {1 - BAR:.0%}; {load}",

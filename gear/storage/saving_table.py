@@ -192,9 +192,8 @@ class TableSave:
         n = max(1, arrayfile.PIECE // self._layout.full_block_bytes)
         at = 0
         while True:
-            chosen = snapshot.urgent(n)
-            hurry = len(chosen) > 0
-            if not hurry:
+            chosen, hurry = snapshot.urgent(n)
+            if not len(chosen):
                 if at >= len(order):
                     return
                 chosen = order[at : at + n]
