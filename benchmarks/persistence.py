@@ -187,8 +187,8 @@ def compare(pair: list[Any], rounds: int) -> Iterator[tuple[str, float, float, f
             spent[kind].append([found[0][1], found[1][1]])
     for kind in KINDS:
         clock = statistics.median(guarded / bare for guarded, bare in rates[kind])
-        cpu = [statistics.median(one[which] for one in spent[kind]) for which in (0, 1)]
-        yield kind, clock, cpu[1] / cpu[0] if cpu[0] else 1.0, statistics.median(one[0] for one in rates[kind])
+        cpu = statistics.median(bare / guarded if guarded else 1.0 for guarded, bare in spent[kind])
+        yield kind, clock, cpu, statistics.median(one[0] for one in rates[kind])
 
 
 def main() -> None:

@@ -63,4 +63,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from benchmarks import unguarded  # cached kernels know their module by its name, and import it
+
+    sys.exit(unguarded.main())

@@ -11,7 +11,7 @@ from gear import schema
 from gear.errors import CheckpointError
 from gear.parts import holders, is_spread
 from gear.parts import part as part_
-from gear.storage import format, replanting
+from gear.storage import fitting, format, replanting
 from gear.storage.layout import Layout
 from gear.storage.manifest import Manifest, Part, SavedTable
 from gear.storage.putting_back import on_host
@@ -149,8 +149,9 @@ def _beside(found: list[Piece], wish: Wish) -> list[Piece]:
 def _anew(root: Path, saved: list[SavedTable], layouts: list[Layout], number: int, whole: bytes) -> Piece:
     def plant(segment: npt.NDArray[np.uint8], arena: Arena | None) -> None:
         sources = [replanting.load(root, table, layout_of(table)) for table in saved]
-        plans, left_out = replanting.deal(sources, layouts)
-        replanting.plant(root, sources, plans, number, layouts[number], segment, arena)
+        with fitting.reading(root, saved[0].name):
+            plans, left_out = replanting.deal(sources, layouts)
+            replanting.plant(root, sources, plans, number, layouts[number], segment, arena)
         if left_out and number == 0:
             logger.warning(
                 "table %s: %d trajectories, the oldest, have no place on %d shards and are left out",
