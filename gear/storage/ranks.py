@@ -275,6 +275,8 @@ class Ranks:
         for draw in list(ranks.draws.values()):
             if all(part.over or (part.lost and draw.number < old) for part in draw.parts):
                 del ranks.draws[draw.number]
+            else:
+                draw.settle()
 
     # Who gives up
 
