@@ -83,9 +83,9 @@ class TableSave:
         self._layout, self._stage = snapshot.layout, stage
         self._folder = f"shard-{shard}/table-{self._layout.index}"
         unique = secrets.token_hex(8)  # linked files of earlier checkpoints keep their names beside these
-        blocks, values = (self._layout.blocks, self._layout.full_block_bytes), (self._layout.slots, snapshot.value_bytes)
-        self._blocks = RowFiles(root, f"{self._folder}/rows-{unique}-", *blocks, stage)
-        self._values = RowFiles(root, f"{self._folder}/values-{unique}-", *values, stage)
+        layout, rows, values = self._layout, f"{self._folder}/rows-{unique}-", f"{self._folder}/values-{unique}-"
+        self._blocks = RowFiles(root, rows, layout.blocks, layout.full_block_bytes, stage)
+        self._values = RowFiles(root, values, layout.slots, snapshot.value_bytes, stage)
 
     def write(self, before: Path | None, earlier: manifest.SavedTable | None) -> tuple[manifest.SavedTable, int]:
         """What was saved, and the bytes of new files. `earlier`: of checkpoint `before`, on the same line."""

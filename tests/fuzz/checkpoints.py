@@ -32,7 +32,8 @@ from gear.server.checkpoints import inspect
 from gear.server.reinsert import Reader
 from gear.server.warm import warm
 from gear.storage import arrayfile, format, manifest, shelf
-from gear.storage.restoring import pieces, restore
+from gear.storage.portions import pieces
+from gear.storage.restoring import restore
 from gear.storage.saving import Parcel, PartSave
 from gear.storage.saving_table import Subject
 from gear.storage.table import StoredTable
