@@ -48,9 +48,11 @@ soak: $(STAMP) ## writers and readers on two shards for 60 s over each path, eve
 	$(BIN)/python -m benchmarks.soak --seconds 60 --devices cpu:2 --writers 8 --path shm
 	$(BIN)/python -m benchmarks.soak --seconds 60 --devices cpu:2 --writers 8 --path tcp
 
-fuzz: $(STAMP) ## a million malformed messages to a server (MESSAGES=...), then broken segments (SEGMENTS=...)
+fuzz: $(STAMP) ## a million malformed messages to a server (MESSAGES=...), broken segments, checkpoints, files of tables
 	$(BIN)/python -m tests.fuzz --messages $(or $(MESSAGES),1000000)
 	$(BIN)/python -m tests.fuzz.segments --count $(or $(SEGMENTS),2000)
+	$(BIN)/python -m tests.fuzz.checkpoints --count $(or $(CHECKPOINTS),5000)
+	$(BIN)/python -m tests.fuzz.tables --count $(or $(TABLES),50000)
 
 bench: $(STAMP) ## speed against the machine's limits; against others too with PEERS=reverb,cpprb (ONLY=w1-,items- for parts)
 	$(BIN)/python -m benchmarks.run --peers '$(PEERS)' --only '$(ONLY)' --json $(or $(JSON),bench.jsonl)

@@ -2,7 +2,9 @@
 
 A server is filled over shared memory, its shard is killed, and the time is taken until a waiting client has its next
 batch; beside it what the table's own share of that is (`StoredTable` over the kept segment, kernels loaded). The bar is
-10 GiB in 3 s, scaled to what was stored.
+10 GiB in 3 s. Where less is stored (10 GiB take 12 of memory, and 12 for the copy of which the table's own share is
+taken), that share is scaled to 10 GiB, and a verdict is given on it and the rest together; the exit code is 1 if one is
+missed.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import os
 import secrets
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -25,8 +28,8 @@ from gear.server.warm import warm
 from gear.storage.memory import SHARED
 from gear.storage.table import StoredTable
 
-BAR = 3.0 / 10
-"""Seconds per GiB."""
+BAR, GIB = 3.0, 10.0
+"""Seconds for so many GiB."""
 
 SETTLE = SPARE_SECONDS + 15.0
 
@@ -100,10 +103,19 @@ def main() -> None:
     parser.add_argument("--gib", type=float, default=1.0)
     gib = parser.parse_args().gib
     warm()
-    print(f"{gib:g} GiB in trajectories of 256 rows of 1 KiB; bar {max(3.0, BAR * gib):.2f} s")
+    print(f"{gib:g} GiB in trajectories of 256 rows of 1 KiB; bar {BAR:g} s for {GIB:g} GiB")
+    good = True
     for kind in KINDS:
         whole, own, count = measure(kind, gib)
-        print(f"{kind:24} served again after {whole:5.2f} s; of it the table's own {own:5.2f} s ({count} trajectories)")
+        scaled = whole - own + own * max(1.0, GIB / gib)
+        good &= scaled <= BAR
+        said = f"served again after {whole:.2f} s, the table's own share {own:.2f} s ({count} trajectories)"
+        load = f"load {os.getloadavg()[0]:.1f}"
+        print(
+            f"{'reached' if scaled <= BAR else 'MISSED '} {kind}: {said}; for {GIB:g} GiB {scaled:.2f} s; {load}",
+            flush=True,
+        )
+    sys.exit(0 if good else 1)
 
 
 if __name__ == "__main__":

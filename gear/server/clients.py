@@ -124,6 +124,11 @@ class Client:
         for part in self.answers.pop(request):
             self.kept_bytes -= len(part)
 
+    def forget_all(self) -> None:
+        """Drop all answers: it never comes back for them."""
+        self.answers.clear()
+        self.kept_bytes = 0
+
     def forget_answered(self, answered: int) -> None:
         """Drop the answers below that number."""
         if answered <= self.forgotten:  # a request that waits for long keeps the answers of all later ones
@@ -302,6 +307,7 @@ class Clients:
         if client.lock is not None:
             os.close(client.lock)
             client.lock = None
+        client.forget_all()  # whoever still knows it, as a deadline that is over does for a while, keeps no more
         (self._directory / client.identity.hex()).unlink(missing_ok=True)
 
     def dead(self, now: float) -> list[Client]:

@@ -20,7 +20,7 @@ from gear import schema
 from gear.grouping import decode_key
 from gear.plan import numpy_dtype
 from gear.schema import Prioritized, Whole, Window
-from gear.storage import arrayfile, manifest
+from gear.storage import arrayfile, fitting, manifest
 from gear.storage import fields as f
 from gear.storage.item_sets import bits_of
 
@@ -59,23 +59,57 @@ class Reader:
 
     def __init__(self, root: Path, saved: SavedTable) -> None:
         self.saved = saved
-        self.table = schema.from_bytes(bytes.fromhex(saved.declaration))
+        self._root = root
+        with fitting.reading(root, saved.name):
+            self.table = schema.from_bytes(bytes.fromhex(saved.declaration))
         self.arrays = {name: arrayfile.read(root, entry) for name, entry in saved.arrays.items()}
         self._rows = [np.load(root / entry.file, mmap_mode="r") for entry in saved.rows]
         self._values = [np.load(root / entry.file, mmap_mode="r") for entry in saved.values]
-        self._slots, self._blocks = self.arrays["slots"], self.arrays["blocks"]
+        with fitting.reading(root, saved.name):
+            self._slots, self._blocks = self.arrays["slots"], self.arrays["blocks"]
+            self._check()
         self._declared = {c.name for c in self.table.columns}
         self._late_names = {c.name for c in self.table.columns if c.late}
 
+    def _check(self) -> None:
+        """What is read with NumPy alone lies where it is said to lie; whatever else is wrong shows when it is used."""
+        saved, name = self.saved, self.saved.name
+        slots, blocks = self._slots, self._blocks
+        if (slots.dtype.name, slots.ndim, blocks.dtype.name, blocks.ndim) != ("int64", 2, "int32", 2):
+            raise fitting.unfit(self._root, name, "slots are int64[n, fields], blocks int32[n, fields]")
+        step = [column for column in saved.columns if column.per == "step"]
+        ends = [column.offset + (saved.block_steps - 1) * column.stride + column.width for column in step]
+        once = [column.offset + column.width for column in saved.columns if column.per != "step"]
+        if max(ends, default=0) > saved.block_bytes:
+            raise fitting.unfit(self._root, name, "a column ends behind its block")
+        fitting.check_rows(self._root, name, saved.rows, saved.block_bytes)
+        fitting.check_rows(
+            self._root, name, saved.values, max([*once, *(entry.shape[-1] for entry in saved.values)], default=0)
+        )
+        for entries, kind in ((saved.rows, "block"), (saved.values, "value")):
+            if f"{kind}_file" in self.arrays:
+                file, row = self.arrays[f"{kind}_file"], self.arrays[f"{kind}_row"]
+                fitting.check_places(self._root, name, entries, file, row)
+
     def __iter__(self) -> Iterator[tuple[int, Stored]]:
-        """(order, trajectory) of those that are closed, or were a writer's; pieces that belong together are one."""
+        """(order, trajectory) of those that are closed, or were a writer's; pieces that belong together are one.
+
+        Raises
+        ------
+        CheckpointError
+            If the parts of the checkpoint do not fit together.
+        """
+        with fitting.reading(self._root, self.saved.name):
+            yield from self._all()
+
+    def _all(self) -> Iterator[tuple[int, Stored]]:
         slots = self._slots
         there = (slots[:, f.STATE] == f.CLOSED) | ((slots[:, f.STATE] == f.OPEN) & (slots[:, f.WRITER] != f.TABLE))
         there &= slots[:, f.LENGTH] > 0
         numbers = np.flatnonzero(there)
         for slot in numbers[np.argsort(slots[numbers, f.ORDER])].tolist():
             before = int(slots[slot, f.PREDECESSOR])
-            if before >= 0 and there[before]:
+            if 0 <= before < len(there) and there[before]:
                 continue
             pieces = [slot]
             while (after := int(slots[pieces[-1], f.SUCCESSOR])) >= 0 and there[after] and after not in pieces:
@@ -121,8 +155,11 @@ class Reader:
         return {name for name in self._late_names if bits & bits_of(self.table, [name])}
 
     def _chain(self, slot: int) -> list[int]:
-        chain, block = [], int(self._slots[slot, f.FIRST])
+        chain: list[int] = []
+        block = int(self._slots[slot, f.FIRST])
         while block >= 0 and self.arrays["block_file"][block] >= 0:
+            if len(chain) >= len(self._blocks):
+                raise fitting.unfit(self._root, self.saved.name, f"the chain of trajectory {slot} has no end")
             chain.append(block)
             block = int(self._blocks[block, f.NEXT])
         return chain
@@ -131,8 +168,9 @@ class Reader:
         dtype = np.dtype(numpy_dtype(column.dtype))
         steps, rows = self.saved.block_steps, []
         for block in chain:
-            data = self._rows[self.arrays["block_file"][block]][self.arrays["block_row"][block]]
-            strided = np.lib.stride_tricks.as_strided(data[column.offset :], (steps, column.width), (column.stride, 1))
+            data = np.ascontiguousarray(self._rows[self.arrays["block_file"][block]][self.arrays["block_row"][block]])
+            # Unlike `as_strided` it is refused where the bytes are not there.
+            strided = np.ndarray((steps, column.width), np.uint8, data.data, column.offset, (column.stride, 1))
             rows.append(np.ascontiguousarray(strided).view(dtype).reshape(steps, *column.shape))
         return np.concatenate(rows)
 

@@ -150,11 +150,11 @@ class Saves:
             raise CheckpointError("the server keeps no checkpoints: start it with --checkpoint DIR")
         return Path(self._shelf.directory)
 
-    def _new(self, token: str) -> PartSave:
+    def _new(self, token: str, yields: bool = True) -> PartSave:
         subjects = [
             Subject(h.stored, h.declared, h.spec, h.part, h.parts, not h.hidden) for h in self._tables
         ]  # fmt: skip
-        return PartSave(self._directory(), token, self._place.shard, subjects, self._weights.parcels)
+        return PartSave(self._directory(), token, self._place.shard, subjects, self._weights.parcels, yields=yields)
 
     # The thread
 
@@ -238,7 +238,7 @@ class Saves:
             self._stirred.wait()
             self._stirred.clear()
             self.finish()
-        save = self._new(token)
+        save = self._new(token, yields=False)
         job = _Job(lambda: self._write(save), lambda outcome: None, save)
         try:
             save.prepare()

@@ -7,35 +7,48 @@ synced before they count as written. Nothing here knows tables.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 from xxhash import xxh3_64
 
 from gear.errors import CheckpointError
+from gear.storage.pastcache import PastCache, Stage
 
 CHUNK = 16 << 20
-"""Bytes that are read, summed and written at a time: in each the interpreter is taken from its owner a few times."""
+"""Bytes that are read and summed at a time."""
+
+PIECE = 4 << 20
+"""Bytes that are written at a time. More do not stay in a core's cache between being copied, summed and written; for
+fewer the interpreter is taken from its owner more often."""
 
 _HEADER = 128
 
 
 class ArrayFile(msgspec.Struct, frozen=True):
-    """A file as the manifest knows it; `file` is its path within the checkpoint."""
+    """A file as the manifest knows it; `file` is its path within the checkpoint: nothing outside is named."""
 
-    file: str
-    dtype: str
-    shape: tuple[int, ...]
+    file: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_@-][A-Za-z0-9_.@-]*/)*[A-Za-z0-9_@-][A-Za-z0-9_.@-]*$")]
+    dtype: Literal["bool", "uint8", "int32", "int64", "float32", "float64", "uint32", "uint64"]
+    shape: Annotated[tuple[Annotated[int, Meta(ge=0, le=2**48)], ...], Meta(min_length=1, max_length=8)]
     xxh3: str
+
+    @property
+    def count(self) -> int:
+        """Numbers in it."""
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the file."""
-        return _HEADER + int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
+        return _HEADER + int(np.dtype(self.dtype).itemsize) * self.count
 
 
 def header(dtype: str, shape: tuple[int, ...]) -> bytes:
@@ -45,14 +58,18 @@ def header(dtype: str, shape: tuple[int, ...]) -> bytes:
     return b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body
 
 
-def write(folder: Path, name: str, array: npt.NDArray, progress: Callable[[int], None] = lambda n: None) -> ArrayFile:
+def write(
+    folder: Path, name: str, array: npt.NDArray, stage: Stage, progress: Callable[[int, bool], None]
+) -> ArrayFile:
     """Write an array whole, synced."""
-    file = Appending(folder, name, array.dtype.name, array.shape[1:])
+    file = Appending(folder, name, array.dtype.name, array.shape[1:], stage)
     try:
-        rows = max(1, CHUNK // max(1, array[:1].nbytes))
+        rows = max(1, PIECE // max(1, array[:1].nbytes))
         for begin in range(0, len(array), rows):
-            file.append(np.ascontiguousarray(array[begin : begin + rows]))
-            progress(array[begin : begin + rows].nbytes)
+            part = array[begin : begin + rows]
+            file.space(len(part))[:] = np.ascontiguousarray(part).reshape(len(part), -1).view(np.uint8)
+            file.append(len(part))
+            progress(part.nbytes, False)
         return file.finish()
     except BaseException:
         file.abandon()
@@ -62,43 +79,43 @@ def write(folder: Path, name: str, array: npt.NDArray, progress: Callable[[int],
 class Appending:
     """A file that grows by rows until it is finished."""
 
-    def __init__(self, folder: Path, name: str, dtype: str, row: tuple[int, ...]) -> None:
-        self._path, self._name, self._dtype, self._row = folder / name, name, dtype, row
-        self.rows, self._sum, self._at = 0, xxh3_64(), _HEADER
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    def __init__(self, folder: Path, name: str, dtype: str, row: tuple[int, ...], stage: Stage) -> None:
+        self._name, self._dtype, self._row = name, dtype, row
+        self._width = int(np.dtype(dtype).itemsize) * math.prod(row)
+        self.rows, self._sum = 0, xxh3_64()
+        path = folder / name
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._file = PastCache(path, stage)
+        self._file.space(_HEADER)[:] = 0
+        self._file.advance(_HEADER)
+        self._space = np.empty((0, self._width), np.uint8)
 
     @property
     def nbytes(self) -> int:
         """Bytes so far."""
-        return self._at
+        return self._file.nbytes
 
-    def append(self, rows: npt.NDArray) -> None:
-        """Write rows behind those that are there; C-contiguous."""
-        data = rows.reshape(-1).view(np.uint8).data
-        self._sum.update(data)
-        done = 0
-        while done < len(data):
-            done += os.pwrite(self._descriptor, data[done:], self._at + done)
-        self._at += done
-        self.rows += len(rows)
-        if hasattr(os, "posix_fadvise"):  # have it written now, and do not fill the page cache with it
-            os.posix_fadvise(self._descriptor, self._at - done, done, os.POSIX_FADV_DONTNEED)
+    def space(self, n: int) -> npt.NDArray[np.uint8]:
+        """Where the next rows are to be put, uint8[n, bytes]: `append` takes them from there."""
+        self._space = self._file.space(n * self._width).reshape(n, self._width)
+        return self._space
+
+    def append(self, n: int) -> None:
+        """Write the first `n` rows of the space behind those that are there."""
+        data = self._space[:n].reshape(-1)
+        self._sum.update(data.data)
+        self._file.advance(len(data))
+        self.rows += n
 
     def finish(self) -> ArrayFile:
         """Write the header, have it all on the disk, and close."""
         shape = (self.rows, *self._row)
-        os.pwrite(self._descriptor, header(self._dtype, shape), 0)
-        os.fsync(self._descriptor)
-        os.close(self._descriptor)
-        self._descriptor = -1
-        return ArrayFile(self._name, self._dtype, shape, self._sum.hexdigest())
+        self._file.finish(header(self._dtype, shape))
+        return ArrayFile(self._name, cast("Any", self._dtype), shape, self._sum.hexdigest())
 
     def abandon(self) -> None:
         """Close it as it is."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._file.close()
 
 
 def chunks(root: Path, entry: ArrayFile) -> Iterator[npt.NDArray]:
@@ -110,7 +127,7 @@ def chunks(root: Path, entry: ArrayFile) -> Iterator[npt.NDArray]:
         If the file is not what the manifest says: at the end, or before.
     """
     path, row = root / entry.file, entry.shape[1:]
-    width = int(np.dtype(entry.dtype).itemsize * np.prod(row, dtype=np.int64))
+    width = int(np.dtype(entry.dtype).itemsize) * math.prod(row)
     try:
         file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed below
     except OSError as error:
@@ -119,7 +136,7 @@ def chunks(root: Path, entry: ArrayFile) -> Iterator[npt.NDArray]:
         ) from None
     with file:
         size = os.fstat(file.fileno()).st_size
-        if size != entry.nbytes:
+        if size != entry.nbytes:  # before any memory is taken for it
             raise CheckpointError(f"{path} has {size} bytes, expected {entry.nbytes}: it is damaged")
         if file.read(_HEADER) != header(entry.dtype, entry.shape):
             raise CheckpointError(f"{path}: its header is not that of {entry.dtype}{list(entry.shape)}: it is damaged")
@@ -149,11 +166,13 @@ def read(root: Path, entry: ArrayFile) -> npt.NDArray:
     ------
     CheckpointError
     """
-    whole, at = np.empty(entry.shape, entry.dtype), 0
+    whole, at = np.empty(0, entry.dtype), 0
     for rows in chunks(root, entry):
+        if not at:  # the file is as long as it says
+            whole = np.empty(entry.shape, entry.dtype)
         whole[at : at + len(rows)] = rows
         at += len(rows)
-    return whole
+    return whole if at else np.empty(entry.shape, entry.dtype)
 
 
 def verify(root: Path, entry: ArrayFile) -> int:

@@ -10,9 +10,12 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
+from gear.arrays import LONGEST_NAME
 from gear.errors import CheckpointError
 from gear.storage import arrayfile
 from gear.storage.arrayfile import ArrayFile
@@ -21,6 +24,7 @@ FORMAT = 1
 """Version of the format, raised with every incompatible change."""
 
 MANIFEST = "manifest.json"
+Count = Annotated[int, Meta(ge=0, le=2**48)]
 _NO_SUM = '"checksum": "00000000"'
 _SUM = re.compile(r'"checksum": "[0-9a-f]{8}"')
 
@@ -29,12 +33,12 @@ class Geometry(msgspec.Struct, frozen=True):
     """Where a column's rows lie in a block (`per` step), or in the row of a trajectory."""
 
     name: str
-    per: str
+    per: Literal["step", "trajectory"]
     dtype: str
-    shape: tuple[int, ...]
-    offset: int
-    stride: int
-    width: int
+    shape: Annotated[tuple[Count, ...], Meta(max_length=64)]
+    offset: Count
+    stride: Count
+    width: Count
 
 
 class SavedTable(msgspec.Struct, frozen=True):
@@ -52,15 +56,15 @@ class SavedTable(msgspec.Struct, frozen=True):
     name: str
     declaration: str
     toml: str
-    index: int
-    shard: int
-    part: int
-    parts: int
+    index: Annotated[int, Meta(ge=0, le=255)]
+    shard: Annotated[int, Meta(ge=0, le=255)]
+    part: Annotated[int, Meta(ge=0, le=255)]
+    parts: Annotated[int, Meta(ge=1, le=256)]
     shown: bool
-    line: int
+    line: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
     layout: int
-    block_steps: int
-    block_bytes: int
+    block_steps: Annotated[int, Meta(ge=1, le=2**31)]
+    block_bytes: Annotated[int, Meta(ge=1, le=2**48)]
     columns: list[Geometry]
     arrays: dict[str, ArrayFile]
     rows: list[ArrayFile]
@@ -79,17 +83,17 @@ class SavedTable(msgspec.Struct, frozen=True):
 class SavedArray(msgspec.Struct, frozen=True):
     """One array of what was published: its bytes are `nbytes` at `offset` of the file."""
 
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
+    name: Annotated[str, Meta(max_length=LONGEST_NAME)]
+    dtype: Annotated[str, Meta(max_length=16)]
+    shape: Annotated[tuple[Count, ...], Meta(max_length=64)]
+    offset: Count
 
 
 class SavedWeights(msgspec.Struct, frozen=True):
     """What was published under a name."""
 
-    name: str
-    version: int
+    name: Annotated[str, Meta(max_length=128)]
+    version: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     arrays: list[SavedArray]
     file: ArrayFile
 
@@ -97,7 +101,7 @@ class SavedWeights(msgspec.Struct, frozen=True):
 class Part(msgspec.Struct, frozen=True):
     """What one shard has saved; `written`: bytes that were not in an earlier checkpoint."""
 
-    shard: int
+    shard: Annotated[int, Meta(ge=0, le=255)]
     tables: list[SavedTable]
     weights: list[SavedWeights]
     written: int
@@ -117,8 +121,8 @@ class Manifest(msgspec.Struct, frozen=True):
     format: int
     gear: str
     name: str
-    created: float
-    shards: int
+    created: Annotated[float, Meta(ge=0, le=1e11)]
+    shards: Annotated[int, Meta(ge=1, le=256)]
     parts: list[Part]
 
     @property
@@ -164,8 +168,14 @@ def load(path: Path) -> Manifest:
                 f"{file} has format {number}, this release reads {FORMAT}; use the release of gear that made it "
                 f"({raw.get('gear')})"
             )
-        return msgspec.convert({"format": number, **raw}, Manifest)
-    except (ValueError, KeyError, AttributeError, msgspec.ValidationError) as error:
+        manifest = msgspec.convert({"format": number, **raw}, Manifest)
+        there = sorted(part.shard for part in manifest.parts)
+        if there != list(range(manifest.shards)):
+            raise ValueError(f"expected parts of {manifest.shards} shards, got those of {there}")
+        return manifest
+    except (ValueError, KeyError, AttributeError, RecursionError, msgspec.ValidationError) as error:
+        if isinstance(error, CheckpointError):
+            raise
         raise CheckpointError(f"{file} is damaged: {error}") from None
 
 

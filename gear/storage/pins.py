@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from gear.storage.layout import Layout
 
 
+ABANDONED = 60.0
+"""Seconds that a selection waits for its parties, at most, when its selector is gone and nobody holds it: what a
+selection lasts by default. Else a client that dies could leave rows and credit to nobody, for as long as it liked."""
+
+
 class Pins:
     """The pins of one table."""
 
@@ -193,6 +198,7 @@ class Pins:
             pin = self._pins[number]
             if client == pin.selector:
                 pin.selector = -1
+                self._abandon(pin)
             if client in pin.holders:
                 self._let_go(client, number, pin)
         self._of.pop(client, None)
@@ -221,6 +227,13 @@ class Pins:
         if client != pin.selector:
             self._of[client].discard(number)
         self._end_if_over(number, pin)
+        self._abandon(pin)
+
+    def _abandon(self, pin: Pin) -> None:
+        """It may be that nobody who is there has it any more: see `ABANDONED`. A part of a draw waits for its rank."""
+        if pin.selector < 0 and not pin.holders and not pin.settled and not pin.part:
+            pin.deadline = min(pin.deadline, time.time() + ABANDONED)
+            self.next_expiry = min(self.next_expiry, pin.deadline)
 
     def reset(self) -> None:
         """The table is emptied and counts anew: what was drawn before stays readable and counts no more."""

@@ -11,7 +11,7 @@ from gear import schema
 from gear.errors import CheckpointError
 from gear.parts import holders, is_spread
 from gear.parts import part as part_
-from gear.storage import format, replanting
+from gear.storage import fitting, format, replanting
 from gear.storage.layout import Layout
 from gear.storage.manifest import Manifest, Part, SavedTable
 from gear.storage.putting_back import on_host
@@ -68,23 +68,29 @@ def pieces(
     if wish.beside is not None:
         return _beside(pieces(root, manifest, shard, shards, False, wish._replace(beside=None)), wish)
     if manifest.shards == shards:
+        tables = part_of(manifest, shard).tables
+        if len({table.index for table in tables}) != len(tables) or any(table.shard != shard for table in tables):
+            raise CheckpointError(f"{root}: tables of shard {shard} are there twice, or are another's; it is damaged")
         return [
             _on_host(root, manifest, table)
             if wish.to_host and _on_device(table)
             else _again(root, table, layout_of(table), same_line)
-            for table in part_of(manifest, shard).tables
+            for table in tables
         ]
     found, by_name = [], dict[str, list[SavedTable]]()
     for part in manifest.parts:
         for table in part.tables:
             by_name.setdefault(table.name, []).append(table)
     for index, (name, saved) in enumerate(by_name.items()):
+        layout_of(saved[0])
         whole = schema.from_bytes(bytes.fromhex(saved[0].declaration))
         moved = wish.to_host and _on_device(saved[0])
         whole = on_host(whole) if moved else whole
         there = holders(whole, shards)
-        if len(saved) != saved[0].parts:
+        if sorted(table.part for table in saved) != list(range(saved[0].parts)):
             raise CheckpointError(f"table {name!r} has {len(saved)} of its {saved[0].parts} parts in {root}")
+        if len({table.declaration for table in saved}) > 1:
+            raise CheckpointError(f"the parts of table {name!r} in {root} are declared differently: it is damaged")
         if shard not in there:
             continue
         saved = sorted(saved, key=lambda table: table.part)
@@ -143,8 +149,9 @@ def _beside(found: list[Piece], wish: Wish) -> list[Piece]:
 def _anew(root: Path, saved: list[SavedTable], layouts: list[Layout], number: int, whole: bytes) -> Piece:
     def plant(segment: npt.NDArray[np.uint8], arena: Arena | None) -> None:
         sources = [replanting.load(root, table, layout_of(table)) for table in saved]
-        plans, left_out = replanting.deal(sources, layouts)
-        replanting.plant(root, sources, plans, number, layouts[number], segment, arena)
+        with fitting.reading(root, saved[0].name):
+            plans, left_out = replanting.deal(sources, layouts)
+            replanting.plant(root, sources, plans, number, layouts[number], segment, arena)
         if left_out and number == 0:
             logger.warning(
                 "table %s: %d trajectories, the oldest, have no place on %d shards and are left out",

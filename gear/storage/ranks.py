@@ -244,8 +244,10 @@ class Ranks:
         """A pin of its own for each rank's part."""
         stored, whole = self._stored, drawn.whole
         selections = []
+        order = np.argsort(drawn.owners, kind="stable")  # once for all: 4096 ranks may share a million items
+        bounds = np.searchsorted(drawn.owners[order], np.arange(ranks.count + 1))
         for rank in range(ranks.count):
-            mine = np.flatnonzero(drawn.owners == rank)
+            mine = order[bounds[rank] : bounds[rank + 1]]
             starts, lengths = whole.starts[mine], whole.lengths[mine]
             selections.append(
                 dataclasses.replace(
@@ -273,6 +275,8 @@ class Ranks:
         for draw in list(ranks.draws.values()):
             if all(part.over or (part.lost and draw.number < old) for part in draw.parts):
                 del ranks.draws[draw.number]
+            else:
+                draw.settle()
 
     # Who gives up
 

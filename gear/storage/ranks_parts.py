@@ -39,6 +39,11 @@ class Part:
         return pin is None or (not pin.delivered and (pin.settled or pin.deadline <= time.time()))
 
     @property
+    def held(self) -> bool:
+        """Whether a client has it, which may yet deliver it."""
+        return self.pin is not None and bool(self.pin.holders)
+
+    @property
     def over(self) -> bool:
         """Whether nothing is to be done about it any more."""
         return self.told or (self.pin is not None and self.pin.delivered)
@@ -57,6 +62,16 @@ class Draw:
     by: int
     """The rank for which it was made."""
     parts: list[Part]
+    empty: bool = False
+    """Whether nothing is kept of it but which ranks are still to be told that their part is lost."""
+
+    def settle(self) -> None:
+        """Where nobody can have any of it any more, drop what the parts held."""
+        if not self.empty and all(part.over or (part.lost and not part.held) for part in self.parts):
+            for part in self.parts:
+                part.told = part.over
+                part.selection = part.pin = None
+            self.empty = True
 
 
 @dataclass(eq=False, slots=True)

@@ -18,7 +18,7 @@ import numpy as np
 from gear.errors import CheckpointError
 from gear.schema import Fresh, Lifo, MinSize, Prioritized
 from gear.selection.prioritized import leaf
-from gear.storage import arrayfile
+from gear.storage import arrayfile, fitting
 from gear.storage import fields as f
 from gear.storage.item_sets import ItemSet
 from gear.storage.items import indices, item_count
@@ -63,7 +63,13 @@ def load(root: Path, table: SavedTable, layout: Layout) -> Source:
     ------
     CheckpointError
     """
-    return Source(table, layout, {name: arrayfile.read(root, entry) for name, entry in table.arrays.items()})
+    fitting.check_table(root, table, layout)
+    arrays = {name: arrayfile.read(root, entry) for name, entry in table.arrays.items()}
+    fitting.check_places(root, table.name, table.rows, arrays["block_file"], arrays["block_row"])
+    if "value_file" in arrays:
+        fitting.check_places(root, table.name, table.values, arrays["value_file"], arrays["value_row"])
+    fitting.check_directory(root, table, layout, arrays)
+    return Source(table, layout, arrays)
 
 
 def deal(sources: list[Source], layouts: list[Layout]) -> tuple[list[Plan], int]:

@@ -17,7 +17,7 @@ from gear import schema
 from gear.errors import CheckpointError, DeviceError, GearError, InsufficientMemory
 from gear.parts import is_spread
 from gear.parts import part as part_
-from gear.storage import arrayfile, format, memory
+from gear.storage import arrayfile, fitting, format, memory
 from gear.storage import fields as f
 from gear.storage.journal import stamp
 from gear.storage.layout import Layout
@@ -131,23 +131,21 @@ def fill(
     ------
     CheckpointError
     """
-    own = {"block_file", "block_row", "value_file", "value_row"}
+    fitting.check_table(root, table, layout_of(table))
     for name, entry in table.arrays.items():
-        if name in own:
+        if name in ("block_file", "block_row", "value_file", "value_row"):
             continue
-        region = layout.regions.get(name)
-        count = int(np.prod(entry.shape, dtype=np.int64))
-        if region is None or np.dtype(region.dtype) != np.dtype(entry.dtype) or count > region.count:
-            raise CheckpointError(f"{root / entry.file} does not fit table {table.name!r}: the manifest is damaged")
-        at = region.offset
+        at = layout.regions[name].offset
         for rows in arrayfile.chunks(root, entry):
             data = rows.reshape(-1).view(np.uint8)
             segment[at : at + len(data)] = data
             at += len(data)
     place = arrayfile.read(root, table.arrays["block_file"]), arrayfile.read(root, table.arrays["block_row"])
+    fitting.check_places(root, table.name, table.rows, *place)
     scatter(root, table.rows, *place, places(layout_of(table), layout, segment, arena))
     if "value_file" in table.arrays:
         place = arrayfile.read(root, table.arrays["value_file"]), arrayfile.read(root, table.arrays["value_row"])
+        fitting.check_places(root, table.name, table.values, *place)
         scatter(root, table.values, *place, layout.strips(segment))
     _forget_clients(layout, segment)
 

@@ -17,6 +17,8 @@ from gear.storage.arrayfile import Appending, ArrayFile, chunks
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from gear.storage.pastcache import Stage
+
 FILE = 256 << 20
 """Bytes of a file, about."""
 
@@ -37,6 +39,8 @@ class RowFiles:
         How many rows may be in use.
     width : int
         Bytes of a row.
+    stage : Stage
+        Where they are put together.
 
     Attributes
     ----------
@@ -45,8 +49,8 @@ class RowFiles:
     written : bytes of new files.
     """
 
-    def __init__(self, root: Path, prefix: str, numbers: int, width: int) -> None:
-        self._root, self._prefix, self._width = root, prefix, width
+    def __init__(self, root: Path, prefix: str, numbers: int, width: int, stage: Stage) -> None:
+        self._root, self._prefix, self._width, self._stage = root, prefix, width, stage
         self.file, self.row = np.full(numbers, -1, np.int32), np.full(numbers, -1, np.int32)
         self.files: list[ArrayFile] = []
         self.written = 0
@@ -84,13 +88,19 @@ class RowFiles:
             taken |= mine
         return taken
 
-    def append(self, numbers: npt.NDArray, rows: npt.NDArray[np.uint8]) -> None:
-        """Write rows, uint8[len(numbers), width]."""
+    def space(self, n: int) -> npt.NDArray[np.uint8]:
+        """Where the next rows are to be put, uint8[n, width]: `append` takes them from there."""
         if self._new is None:
-            self._new = Appending(self._root, f"{self._prefix}{self._serial}.npy", "uint8", (self._width,))
+            name = f"{self._prefix}{self._serial}.npy"
+            self._new = Appending(self._root, name, "uint8", (self._width,), self._stage)
             self._serial += 1
+        return self._new.space(n)
+
+    def append(self, numbers: npt.NDArray) -> None:
+        """Write as many rows as there are numbers, the first of the space."""
+        assert self._new is not None
         first = self._new.rows
-        self._new.append(rows)
+        self._new.append(len(numbers))
         self.file[numbers] = len(self.files)
         self.row[numbers] = first + np.arange(len(numbers))
         if self._new.nbytes >= FILE:

@@ -16,6 +16,8 @@ import numpy as np
 from gear.errors import CheckpointError
 from gear.storage import arrayfile, manifest, shelf
 from gear.storage.lineage import line_of
+from gear.storage.pace import Pace
+from gear.storage.pastcache import Stage
 from gear.storage.saving_table import Progress, Subject, TableSave, layout_sum
 from gear.storage.snapshot import Snapshot
 
@@ -49,6 +51,8 @@ class PartSave:
     parcels : () -> sequence of Parcel
         What is published, asked at the instant.
     room : see `Snapshot`.
+    yields : bool
+        Whether it is written at a pace that leaves the processor to others.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class PartSave:
         subjects: Sequence[Subject],
         parcels: Callable[[], Sequence[Parcel]] = list,
         room: int | None = None,
+        yields: bool = True,
     ) -> None:
         self._directory, self.token, self._shard, self._room = directory, token, shard, room
         self._root = shelf.partial(directory, token)
@@ -66,6 +71,8 @@ class PartSave:
         self._parcels: Sequence[Parcel] = ()
         self.progress = Progress()
         self.snapshots: list[Snapshot] = []
+        self._stage, self._yields = Stage(), yields
+        self._pace: Pace | None = None
 
     def prepare(self) -> None:
         """Make the memory ready that the copies of the directories take.
@@ -110,13 +117,13 @@ class PartSave:
         CheckpointError
             If it cannot be written: the disk is full, say. What was written is removed.
         """
-        began = time.monotonic()
+        began, self._pace = time.monotonic(), Pace() if self._yields else None
         try:
             before = self._before()
             written, tables = 0, []
             for subject, snapshot in zip(self._subjects, self.snapshots, strict=True):
                 earlier = next((t for t in before.tables if _same_line(t, subject)), None) if before else None
-                one = TableSave(self._root, self._shard, subject, snapshot, self.progress)
+                one = TableSave(self._root, self._shard, subject, snapshot, self._stage, self._advance)
                 saved, bytes_ = one.write(before.path if before else None, earlier)
                 tables.append(saved)
                 written += bytes_
@@ -146,15 +153,17 @@ class PartSave:
 
     def _write_parcel(self, k: int, parcel: Parcel) -> manifest.SavedWeights:
         name = f"shard-{self._shard}/weights-{k}.npy"
-        file = arrayfile.write(self._root, name, parcel.memory, self._advance)
+        file = arrayfile.write(self._root, name, parcel.memory, self._stage, self._advance)
         arrays = [
             manifest.SavedArray(e.name, e.dtype, e.shape, at)
             for e, at in zip(parcel.entries, parcel.offsets, strict=True)
         ]
         return manifest.SavedWeights(parcel.name, parcel.version, arrays, file)
 
-    def _advance(self, nbytes: int) -> None:
+    def _advance(self, nbytes: int, hurry: bool) -> None:
         self.progress.done += nbytes
+        if self._pace is not None:
+            self._pace.rest(hurry)
 
 
 class _Earlier(NamedTuple):

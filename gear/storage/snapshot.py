@@ -191,13 +191,17 @@ class Snapshot:
         """The copy of a region, with a row for each record."""
         return self.arrays[name].reshape(-1, self.layout.fields_of(name))
 
-    def urgent(self, most: int) -> npt.NDArray:
-        """Up to `most` blocks that are to be read and are free by now: in the order in which they will be leased."""
+    def urgent(self, most: int) -> tuple[npt.NDArray, bool]:
+        """Up to `most` blocks that are to be read and are free by now, in the order in which they will be leased.
+
+        And whether some of them are near: half of all free blocks, or more, are leased after them.
+        """
         counters, ring = self.stored.counters, self.layout.view(self.stored.segment, "free_blocks")
         head, count = int(counters[f.FREE_HEAD]), min(int(counters[f.FREE_BLOCKS]), len(ring))
         free = ring[(head + np.arange(count)) % len(ring)]
         free = free[(free >= 0) & (free < len(self.pending))]
-        return free[self.pending[free]][:most]
+        pending = np.flatnonzero(self.pending[free])
+        return free[pending[:most]], len(pending) > 0 and bool(2 * pending[0] <= len(free))
 
     def read(self, blocks: npt.NDArray, out: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
         """Read blocks as they were into `out`, uint8[N, full_block_bytes]; bool[N], which were there.

@@ -20,6 +20,7 @@ import zmq
 
 import gear
 from gear.errors import GearError, ProtocolError
+from gear.storage.pins import ABANDONED
 from gear.transport import lane as lanes
 from gear.transport import messages as m
 from gear.transport import reach, wire
@@ -37,6 +38,9 @@ _RARE = (m.Goodbye, m.Reset, m.Attach)
 
 PATIENCE = 20.0
 """Seconds that the server may take for a burst, or for who behaves."""
+
+FORGOTTEN = 2 * ABANDONED
+"""Seconds that the server may take to forget who hung up: some client timeouts, or as long as abandoned pins last."""
 
 LATE = {"logprobs": gear.Column("logprobs", late=True), "reward": gear.Column("reward", per="trajectory", late=True)}
 X = gear.Column("x", (2,))
@@ -271,8 +275,24 @@ class Attack:
             with contextlib.suppress(gear.DeadlineExceeded):
                 self._client.insert(rows | more, table.name, timeout=0.0, **group)
 
+    def rest(self) -> None:
+        """Hang up, and wait until the server has forgotten who attacked, and what they drew for others."""
+        for kind in list(self._ways):
+            self._hang_up(kind)
+        deadline = time.monotonic() + FORGOTTEN
+        while True:
+            info = self._client.info()
+            there, pins = info["clients"], sum(table["pins"] for table in info["tables"].values())
+            if there == {"connected": 1, "silent": 0} and not pins:
+                return
+            assert time.monotonic() < deadline, f"what was kept for clients that hung up stays: {there}, {pins} pins"
+            time.sleep(0.1)
+
     def memory(self) -> int:
-        """Bytes of the shard's own memory, its segments left out."""
+        """Bytes of the shard's own memory, its segments left out.
+
+        Of use after `rest` only: a client that does not say what it has got may make the shard keep 64 MiB of answers.
+        """
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             if line.startswith("RssAnon:"):
                 return int(line.split()[1]) * 1024

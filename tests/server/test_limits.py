@@ -41,6 +41,17 @@ def test_forgetting_some_of_several_answers_counts_right():
     assert ([*client.answers], client.kept_bytes) == ([3, 4, 5], 12)
 
 
+def test_nothing_is_kept_for_who_is_forgotten_whoever_still_knows_of_it(tmp_path):
+    """Origin: fuzzing; deadlines that were over kept clients, and each of those 64 MiB of answers."""
+    clients = Clients(tmp_path, bytes(16), 0.0)
+    client, _, _ = clients.hello(m.Hello(b"a" * 16, "", 1), b"route", 5)
+    client.remember(1, [b"x" * 1000])
+    clients.lost(5)
+    assert client.answers, "it may come back for them"
+    clients.remove(client)
+    assert (client.answers, client.kept_bytes) == ({}, 0)
+
+
 def test_two_that_greet_on_one_connection_do_not_take_each_other_along(tmp_path):
     """Origin: fuzzing; the end of the first one cut the second one off."""
     clients = Clients(tmp_path, bytes(16), 0.0)

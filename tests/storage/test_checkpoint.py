@@ -208,6 +208,23 @@ def test_evicted_blocks_are_copied_aside_and_beyond_that_left_out(tmp_path):
         assert all(before[order] == what for order, what in after.items())
 
 
+def test_evicted_blocks_are_urgent_and_in_time_near(tmp_path):
+    stored, actor = full(40, max_length=8)
+    snapshot = begin(stored, tmp_path).snapshots[0]
+    assert (len(snapshot.urgent(1000)[0]), snapshot.urgent(1000)[1]) == (0, False)
+    near, counts = [], []
+    for number in range(20):
+        actor.insert(number, 8)
+        blocks, one = snapshot.urgent(1000)
+        counts.append(len(blocks))
+        near.append(one)
+    assert counts[0] > 0
+    assert not near[0]
+    assert near[-1]
+    assert near == sorted(near)
+    assert snapshot.most_aside == 0, "near is not late"
+
+
 def test_a_restored_older_checkpoint_is_a_line_of_its_own(tmp_path):
     """What was saved after it is not taken for what is written after the restore, though generations come again."""
     stored, actor = full(50)

@@ -9,6 +9,7 @@ import pytest
 from gear.errors import PinLost
 from gear.schema import SampleToInsertRatio, Trajectories, Whole
 from gear.storage.fields import RESERVED_ITEMS, SAMPLED_ITEMS
+from gear.storage.pins import ABANDONED
 from gear.storage.table import StoredTable
 
 from .actors import Actor, make
@@ -117,6 +118,23 @@ def test_a_pin_past_its_deadline_is_not_joined_before_anybody_looked():
     late = shared.stored.select(shared.selector.client, 1, 2, -1.0)
     with pytest.raises(PinLost, match="has ended"):
         shared.pins.hold(shared.first.client, late.pin)
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_what_a_dead_selector_left_to_nobody_ends_though_it_was_to_last_for_years(joined):
+    shared = Shared()
+    left = shared.stored.select(shared.selector.client, 3, 2, 1e9).pin
+    shared.pins.release(shared.selector.client, shared.pin, delivered=False)
+    if joined:
+        shared.pins.hold(shared.first.client, left)
+    shared.stored.fence(shared.selector.client)
+    assert shared.pins.expire(time.time() + 2 * ABANDONED) == []
+    if joined:  # who is there has all the time it was given, and so does who comes after it
+        assert shared.pins.holds(shared.first.client, left)
+        shared.pins.release(shared.first.client, left, delivered=True)
+        shared.pins.hold(shared.second.client, left)
+        shared.pins.release(shared.second.client, left, delivered=True)
+    assert left not in shared.pins._pins
 
 
 def test_evicted_blocks_of_what_nobody_joined_count_against_the_selector_and_are_free_when_revoked():
