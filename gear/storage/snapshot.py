@@ -11,6 +11,7 @@ takes first what is about to be leased. What is lost all the same leaves the sna
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -108,6 +109,7 @@ class Snapshot:
         segment, region = stored.segment, layout.regions["arena"]
         self._arena = segment[region.offset : region.offset + region.nbytes].reshape(layout.blocks, layout.block_bytes)
         self._there = None if stored.arena is None else stored.arena.blocks
+        self._free_blocks, self._free_slots = layout.view(segment, "free_blocks"), layout.view(segment, "free_slots")
         self._blocks_now, self._slots_now = layout.view(segment, "blocks"), layout.view(segment, "slots")
         self._strips = layout.strips(segment)
         self.value_bytes = sum(p.width for p in layout.once)
@@ -130,17 +132,27 @@ class Snapshot:
 
     def before_lease(self, blocks: int, slots: int) -> None:
         """That many blocks and slots are leased next."""
-        counters, layout = self.stored.counters, self.layout
-        for n, head, name, pending, save in (
-            (blocks, f.FREE_HEAD, "free_blocks", self.pending, self._save_blocks),
-            (slots, f.SLOT_HEAD, "free_slots", self.values_pending, self._save_values),
-        ):
-            if n and pending.size:
-                ring = layout.view(self.stored.segment, name)
-                numbers = ring[(int(counters[head]) + np.arange(n)) % len(ring)]
-                numbers = numbers[pending[numbers]]
-                if len(numbers):
-                    save(numbers)
+        if blocks:
+            self._look(blocks, f.FREE_HEAD, self._free_blocks, self.pending, self._save_blocks)
+        if slots and self.value_bytes:
+            self._look(slots, f.SLOT_HEAD, self._free_slots, self.values_pending, self._save_values)
+
+    def _look(
+        self,
+        n: int,
+        head: int,
+        ring: npt.NDArray[np.int32],
+        pending: npt.NDArray[np.bool_],
+        save: Callable[[npt.NDArray], None],
+    ) -> None:
+        """Save what is still to be read of the next `n` in a ring of free ones; as a rule that is nothing, at once."""
+        begin = int(self.stored.counters[head]) % len(ring)
+        numbers = ring[begin : begin + n]
+        if len(numbers) < n:
+            numbers = np.concatenate((numbers, ring[: n - len(numbers)]))
+        there = pending[numbers]
+        if there.any():
+            save(numbers[there])
 
     def before_fill(self, slots: npt.NDArray[np.int64], bits: int) -> None:
         """Late columns `bits` of these slots are about to be written; what was there at the instant is copied aside."""
