@@ -127,7 +127,7 @@ class PartSave:
                 saved, bytes_ = one.write(before.path if before else None, earlier)
                 tables.append(saved)
                 written += bytes_
-                snapshot.arrays.clear()
+                snapshot.forget()
             weights = []
             for k, parcel in enumerate(self._parcels):
                 weights.append(self._write_parcel(k, parcel))

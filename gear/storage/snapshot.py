@@ -80,7 +80,7 @@ class Snapshot:
 
     Attributes
     ----------
-    arrays : the directory, by the names of its regions.
+    arrays : the directory, by the names of its regions; none once it was forgotten.
     rows : rows that each block holds, see `rows_in`.
     pending, values_pending : bool[blocks] and bool[slots]: what is still to be read.
     lost : bool[slots], trajectories of which something was lost.
@@ -156,15 +156,18 @@ class Snapshot:
 
     def before_fill(self, slots: npt.NDArray[np.int64], bits: int) -> None:
         """Late columns `bits` of these slots are about to be written; what was there at the instant is copied aside."""
-        slots = np.unique(slots[slots >= 0])
-        late, now, then = self.records("late"), self._slots_now, self.records("slots")
+        arrays = self.arrays  # the reader puts others there, when it has read all
+        if not arrays:
+            return
+        slots, now = np.unique(slots[slots >= 0]), self._slots_now
+        late, then, blocks = (self._records(arrays, name) for name in ("late", "slots", "blocks"))
         same = self.stored_slots[slots] & (now[slots, f.ORDER] == then[slots, f.ORDER])
         slots = slots[same & (late[slots, f.LATE_BITS] & bits != 0)]
         for slot in slots.tolist():
             chain, block = [], int(then[slot, f.FIRST])
             while block >= 0:
                 chain.append(block)
-                block = int(self.records("blocks")[block, f.NEXT])
+                block = int(blocks[block, f.NEXT])
             numbers = np.array(chain, np.int32)
             self._save_blocks(numbers[self.pending[numbers]])
             if self.values_pending[slot]:
@@ -201,7 +204,14 @@ class Snapshot:
 
     def records(self, name: str) -> np.ndarray:
         """The copy of a region, with a row for each record."""
-        return self.arrays[name].reshape(-1, self.layout.fields_of(name))
+        return self._records(self.arrays, name)
+
+    def _records(self, arrays: dict[str, np.ndarray], name: str) -> np.ndarray:
+        return arrays[name].reshape(-1, self.layout.fields_of(name))
+
+    def forget(self) -> None:
+        """The directory is written and needed no more; the owner may be at work with it in this moment."""
+        self.arrays = {}
 
     def urgent(self, most: int) -> tuple[npt.NDArray, bool]:
         """Up to `most` blocks that are to be read and are free by now, in the order in which they will be leased.

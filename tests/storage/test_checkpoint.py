@@ -182,6 +182,21 @@ def test_rows_that_came_to_a_block_later_are_written_again(tmp_path):
     assert column(again, "late")[block, :4].tolist() == [0, 1, 2, 3]
 
 
+def test_a_late_column_is_filled_between_the_end_of_writing_and_that_of_the_save(tmp_path):
+    """The other tables are still being written then, or the owner has not heard of the end."""
+    columns = (*make(capacity=gear.Steps(8)).table.columns, gear.Column("late", (), "int64", late=True))
+    stored = make(capacity=gear.Steps(100), columns=columns, block_steps=8, publish="rows", item=gear.Step(0))
+    actor = Actor(stored)
+    slot = actor.insert(1, 4)
+    begun = begin(stored, tmp_path)
+    begun.write()
+    ids = np.array([stored.select(actor.client, 1, 1, 60.0).ids[0]])
+    assert stored.fill(ids, np.array([4]), {"late": np.arange(4).tobytes()}).applied == 1
+    begun.let_go()
+    block = int(stored.layout.view(stored.segment, "slots")[slot, f.FIRST])
+    assert column(stored, "late")[block, :4].tolist() == [0, 1, 2, 3]
+
+
 def test_files_of_which_little_is_left_are_not_kept(tmp_path):
     stored, actor = full()
     save(stored, tmp_path, 1)
