@@ -21,8 +21,8 @@ from rich.console import Console
 
 import gear
 from gear.server import cli, top
+from gear.server.frames import Measurement, fitted, frame
 from gear.server.latency import BUCKETS
-from gear.server.top import Measurement, frame
 from tests.transport.helpers import table
 
 SHARD = {
@@ -31,7 +31,7 @@ SHARD = {
     "requests": {"select": {"buckets": [0] * 6 + [99, 1] + [0] * (BUCKETS - 7), "seconds": 0.01}},
     "tables": {"replay": {
         "steps": 500, "capacity": {"steps": 1000}, "payload_bytes": 34_000, "inserted_items": 100,
-        "inserted_bytes": 10_000, "sampled_items": 300, "sampled_bytes": 40_000, "blocked_writer_seconds": 1.0,
+        "inserted_bytes": 10_000, "draws": 300, "sampled_bytes": 40_000, "blocked_writer_seconds": 1.0,
         "blocked_reader_seconds": 0.0, "stale_updates": 7, "evicted_early": 0, "quarantined_blocks": 3,
         "block_bytes": 4096,
     }},
@@ -63,7 +63,7 @@ def row(text: str, heading: str, name: str) -> list[str]:
 
 def test_rates_are_differences_over_the_time_between():
     now = after(
-        SHARD, 2.0, inserted_items=5000, inserted_bytes=4 << 20, sampled_items=90, sampled_bytes=1024,
+        SHARD, 2.0, inserted_items=5000, inserted_bytes=4 << 20, draws=90, sampled_bytes=1024,
         blocked_writer_seconds=3.0, blocked_reader_seconds=0.5, stale_updates=4, evicted_early=1,
     )  # fmt: skip
     text = shown(now, BEFORE)
@@ -89,8 +89,10 @@ def test_a_restarted_shard_has_no_rates_rather_than_negative_ones():
 
 def test_the_head_says_what_is_up():
     text = shown(Measurement(12.0, "server", 2, {0: SHARD}), BEFORE)
-    assert "gear top localhost:7400  server  1 of 2 shards up for 2 h 01 min" in text
-    assert "memory 5.00 MiB of 8.00 GiB  clients 12 connected, 1 silent  messages refused 2" in text
+    assert "gear top localhost:7400  server\n1 of 2 shards up for 2 h 01 min  memory 5.00 MiB of 8.00 GiB\n" in text
+    assert "clients 12 connected, 1 silent  messages refused 2\n" in text
+    assert "restarted" not in text
+    assert "checkpoint" not in text
     assert "0 of 2 shards up" in shown(Measurement(12.0, "server", 2), BEFORE)
     assert "the server is away" in shown(BEFORE, None, trouble="the server is away")
 
@@ -116,6 +118,59 @@ def test_every_figure_has_a_unit_or_is_a_plain_count():
         for cell in row(text, heading, "replay")[1:]:
             assert re.search(r"(%|B|/s)$", cell), cell
     assert [cell[-1] for cell in row(text, "REQUESTS", "select")[1:4]] == ["s", "s", "s"]
+
+
+def test_the_head_tells_of_mishaps_and_of_the_last_checkpoint():
+    shard = SHARD | {
+        "restarts": 3, "lost_with_device": {"trajectories": 12_345},
+        "checkpoint": {"failures": 2, "last_time": time.time() - 65, "bytes": 3 << 20},
+    }  # fmt: skip
+    text = shown(Measurement(12.0, "server", 1, {0: shard}), None)
+    assert "messages refused 2\nshards restarted 3  checkpoints failed 2\n" in text
+    assert "lost with the memory of a device 12.3k trajectories\n" in text
+    assert re.search(r"checkpoint 3.00 MiB 1 min 0\d s ago\n", text)
+
+
+def test_a_server_without_tables_says_so():
+    text = shown(*[Measurement(at, "server", 1, {0: SHARD | {"tables": {}, "requests": {}}}) for at in (12.0, 10.0)])
+    assert "no tables" in text
+    assert "FLOW" not in text
+    assert "REQUESTS" not in text
+
+
+def test_requests_of_those_who_watch_are_left_out():
+    rows = dict.fromkeys(("attach", "goodbye", "measure", "select"), SHARD["requests"]["select"])
+    text = shown(Measurement(12.0, "server", 1, {0: SHARD | {"requests": rows}}), None)
+    assert [line.split()[0] for line in text.partition("REQUESTS")[2].splitlines()[2:]] == ["select"]
+
+
+def test_long_names_of_consumers_cut_no_figures():
+    shard = copy.deepcopy(SHARD)
+    line = {"waiting": 999_000_000, "claimed": 999_000_000, "acknowledged": 999_000_000, "dropped": 999_000_000}
+    shard["tables"] = {"t" * 128: shard["tables"]["replay"] | {"consumers": {"c" * 128: line}}}
+    text = shown(Measurement(12.0, "server", 1, {0: shard}), None)
+    found = next(one for one in text.partition("CONSUMERS")[2].splitlines() if one.startswith("ttt"))
+    assert re.fullmatch(r"t+…  +c+…" + r"  +999M" * 4, found)
+
+
+def test_in_a_wide_terminal_figures_stay_near_the_names():
+    assert max(map(len, shown(after(SHARD), BEFORE, 300).splitlines())) == 80
+    named = copy.deepcopy(SHARD)
+    named["tables"]["n" * 128] = named["tables"]["replay"]
+    assert "…" not in shown(Measurement(12.0, "server", 1, {0: named}), None, 300)
+
+
+def test_a_terminal_too_low_for_a_frame_says_how_much_is_missing():
+    picture = frame("localhost:7400", after(SHARD), BEFORE)
+    heights = {}
+    for height in (8, 30):
+        console = Console(width=80, height=height, file=io.StringIO())
+        console.print(fitted(picture, console))
+        heights[height] = console.file.getvalue().splitlines()
+    assert len(heights[8]) == 8
+    assert heights[8][:7] == heights[30][:7]
+    missing = len(heights[30]) - 7
+    assert heights[8][7] == f"{missing} more lines: make the terminal higher, or use --once"
 
 
 def test_once_prints_one_frame_without_control_characters(server, capsys):
