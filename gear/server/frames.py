@@ -217,6 +217,8 @@ def _consumers(tables: Figures) -> RenderableType | None:
                 count(line["acknowledged"]),
                 _marked(count(line["dropped"]), line["dropped"]),
             )
+    for column in shown.columns[:2]:  # room by need, so that none is cut while the other has some left
+        column.ratio = max(map(len, (*column.header.splitlines(), *column.cells)))
     return shown if shown.row_count else None
 
 

@@ -1,8 +1,7 @@
-"""Prometheus metrics of a real server, and the dashboard that shows them."""
+"""Prometheus metrics of a real server."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -10,7 +9,6 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +23,6 @@ from gear.transport import messages as m
 from tests.transport.helpers import Python, eventually, table
 
 RDMA = ("queue_pairs", "dialed", "copied_bytes", "unloaded", "pushed_bytes", "staged_bytes")
-DASHBOARD = Path(gear.__file__).parent / "server" / "dashboard.json"
 
 
 def scrape(server) -> dict[tuple[str, frozenset], float]:
@@ -222,44 +219,3 @@ def test_names_and_units_follow_prometheus():
             assert family.name.endswith("_bytes")
         if "seconds" in family.help.lower():
             assert family.name.endswith("_seconds")
-
-
-def panels() -> list[dict]:
-    return json.loads(DASHBOARD.read_text())["panels"]
-
-
-def test_the_dashboard_uses_only_metrics_that_exist(watched):
-    with gear.connect(watched.address) as client:
-        client.create_table(table("t"))
-    samples = scrape(watched)
-    names = {name for name, _ in samples}
-    labels = {name: {key for n, pairs in samples if n == name for key, _ in pairs} for name in names}
-    expressions = [target["expr"] for panel in panels() for target in panel["targets"]]
-    text = DASHBOARD.read_text()
-    used = {name for expression in expressions for name in re.findall(r"gear_\w+", expression)}
-    assert used
-    assert used <= names, f"the dashboard shows metrics that do not exist: {used - names}"
-    for query in re.findall(r"label_values\((\w+), (\w+)\)", text):
-        assert query[1] in labels[query[0]]
-    for expression in expressions:
-        for name, inside in re.findall(r"(gear_\w+)\{([^}]*)\}", expression):
-            assert set(re.findall(r"(\w+)(?:=|!)", inside)) <= labels[name]
-
-
-def test_every_panel_of_the_dashboard_has_a_title_a_unit_and_a_place_of_its_own():
-    taken: set[tuple[int, int]] = set()
-    for panel in panels():
-        assert panel["title"]
-        assert panel["fieldConfig"]["defaults"]["unit"] not in ("", "none", "short"), panel["title"]
-        at = panel["gridPos"]
-        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
-        assert not cells & taken, f"{panel['title']} lies over another panel"
-        assert all(x < 24 for x, _ in cells)
-        taken |= cells
-    assert len({panel["id"] for panel in panels()}) == len(panels())
-
-
-def test_every_metric_that_tells_of_trouble_is_on_the_dashboard():
-    text = DASHBOARD.read_text()
-    for name in ("blocked_seconds", "stale_updates", "evicted_early", "quarantined_blocks", "shard_up", "_bucket"):
-        assert name in text

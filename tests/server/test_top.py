@@ -153,6 +153,12 @@ def test_long_names_of_consumers_cut_no_figures():
     assert re.fullmatch(r"t+…  +c+…" + r"  +999M" * 4, found)
 
 
+def test_a_long_name_takes_room_that_the_other_leaves():
+    shard, line = copy.deepcopy(SHARD), dict.fromkeys(("waiting", "claimed", "acknowledged", "dropped"), 0)
+    shard["tables"]["replay"]["consumers"] = {"c" * 26: line}
+    assert row(shown(Measurement(12.0, "server", 1, {0: shard}), None), "CONSUMERS", "replay")[1] == "c" * 26
+
+
 def test_in_a_wide_terminal_figures_stay_near_the_names():
     assert max(map(len, shown(after(SHARD), BEFORE, 300).splitlines())) == 80
     named = copy.deepcopy(SHARD)
