@@ -132,6 +132,8 @@ def _head(address: str, now: Measurement, figures: Figures) -> RenderableType:
         text.append(f"{clients['silent']} silent", "yellow" if clients["silent"] else "")
         text.append(f"  messages refused {count(figures['messages']['refused'])}")
         _mishaps(text, figures)
+        if up < now.there:  # whole tables may be missing
+            text.append("\nwhat follows is of the shards that answer", "bold red")
     return text
 
 

@@ -93,6 +93,8 @@ def test_the_head_says_what_is_up():
     assert "clients 12 connected, 1 silent  messages refused 2\n" in text
     assert "restarted" not in text
     assert "checkpoint" not in text
+    assert "what follows is of the shards that answer" in text
+    assert "what follows" not in shown(after(SHARD), BEFORE)
     assert "0 of 2 shards up" in shown(Measurement(12.0, "server", 2), BEFORE)
     assert "the server is away" in shown(BEFORE, None, trouble="the server is away")
 
