@@ -16,6 +16,7 @@ import numpy as np
 
 from gear.errors import CheckpointError
 from gear.storage import fields as f
+from gear.storage.kept import kept_regions
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -56,8 +57,6 @@ def check_table(root: Path, table: SavedTable, layout: Layout) -> None:
     CheckpointError
         Naming the first one that is not.
     """
-    from gear.storage.snapshot import kept_regions  # not at once: who reads with NumPy alone needs no kernels
-
     expected = {
         name: (np.dtype(layout.regions[name].dtype).name, count) for name, count in kept_regions(layout).items()
     }

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gear.schema import Epochs, Prioritized, Uniform
 from gear.storage import fields as f
+from gear.storage.kept import kept_regions
 from gear.storage.undelivered import take_back
 
 if TYPE_CHECKING:
@@ -30,30 +30,6 @@ SHARE = 16
 """The table's bytes over this are what a snapshot may take beside it: 64 MiB per GiB."""
 
 LEAST_ROOM = 1 << 20
-
-_REMADE = ("header", "arena", "trajectories", "journal", "claims", "links")
-_REMADE_PARTS = ("mins", "position", "starts", "remover_tree", "remover_keys")
-
-
-def kept_regions(layout: Layout) -> dict[str, int]:
-    """The regions of a table's memory that a snapshot copies, and how many entries of each: the rest follows."""
-    has_raw = layout.regions["raw"].count > 0
-    ordered = isinstance(layout.table.sampler, (Uniform, Epochs)), isinstance(layout.table.remover, Uniform)
-    found = {}
-    for name, region in layout.regions.items():
-        bare = name.partition("@")[0]
-        if name in _REMADE or bare.endswith(_REMADE_PARTS) or bare in _REMADE_PARTS or not region.count:
-            continue
-        if (bare == "live" and not ordered[0]) or (bare == "remover_live" and not ordered[1]):
-            continue
-        count = region.count
-        if bare == "tree":  # leaves of other sets, and those of raw priorities that are kept, are computed
-            if has_raw or name != bare or not isinstance(layout.table.sampler, Prioritized):
-                continue
-            levels = layout.tree_levels[""]
-            count = levels[1] if len(levels) > 1 else region.count
-        found[name] = count
-    return found
 
 
 def rows_in(layout: Layout, slots: npt.NDArray[np.int64], blocks: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
