@@ -8,6 +8,7 @@ for its number, which clients of before may still use, and says what was lost.
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import time
 from dataclasses import dataclass
@@ -99,12 +100,18 @@ def made_good(directory: Path, name: str, trajectories: int, steps: int) -> None
         lost = msgspec.json.decode(path.read_bytes(), type=Lost)
         if lost.name == name:
             left = max(0, lost.trajectories - trajectories), max(0, lost.steps - steps)
-            path.write_bytes(msgspec.json.encode(Lost(name, lost.index, *left)))
+            _write(path, Lost(name, lost.index, *left))
             return
 
 
 def note(directory: Path, lost: Lost) -> None:
     """Write down what was lost."""
-    path = directory / f"{LOST}{lost.index}-{secrets.token_hex(8)}"
-    path.write_bytes(msgspec.json.encode(lost))
-    path.chmod(0o600)
+    _write(directory / f"{LOST}{lost.index}-{secrets.token_hex(8)}", lost)
+
+
+def _write(path: Path, lost: Lost) -> None:
+    """All of it or nothing: half a note would keep the shard from starting."""
+    fresh = path.with_name(f"new-{path.name}")
+    fresh.write_bytes(msgspec.json.encode(lost))
+    fresh.chmod(0o600)
+    os.replace(fresh, path)

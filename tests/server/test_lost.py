@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
+
+import pytest
 
 from gear.server.lost import RESERVED, Lost, made_good, note, noted
 
@@ -31,3 +34,19 @@ def test_what_a_checkpoint_brings_back_was_not_lost(tmp_path):
     made_good(tmp_path, "a", 7, 90)
     made_good(tmp_path, "b", 1, 1)
     assert noted(tmp_path).info() == {"tables": 2, "trajectories": 11, "steps": 100}
+
+
+def test_a_shard_that_dies_while_it_writes_a_note_can_be_started_again(tmp_path, monkeypatch):
+    note(tmp_path, Lost("a", 3, 10, 100))
+
+    def half(path: Path, data: bytes) -> None:
+        with path.open("wb") as file:
+            file.write(data[:5])
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", half)
+    with pytest.raises(OSError, match="no space"):
+        note(tmp_path, Lost("b", 4, 1, 1))
+    with pytest.raises(OSError, match="no space"):
+        made_good(tmp_path, "a", 7, 90)
+    assert noted(tmp_path).info() == {"tables": 1, "trajectories": 10, "steps": 100}
