@@ -7,6 +7,7 @@ whatever is staged for it. One thread waits for all of them; the shard's loop ne
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gear.errors import DeviceError, GearError, ProtocolError
+from gear.errors import DeviceError, GearError, InsufficientMemory, ProtocolError
 from gear.transport import messages as m
 from gear.transport import wire
 from gear.transport.rdma_chains import runs
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from gear.server.peer import Peer
     from gear.server.tables import Hosted
     from gear.transport.channel import Buffer as Bytes
+
+logger = logging.getLogger(__name__)
 
 STAGING = 64 << 20
 """Bytes of staging that are in use at most; half of it is kept registered when nothing is pushed."""
@@ -104,6 +107,7 @@ class Pushes:
         if not len(starts) or len(starts) != len(lengths):
             raise ProtocolError(f"Push: expected as many starts as lengths, got {len(starts)} and {len(lengths)}")
         plan = self._bulk.plan(hosted, body.shape, lengths)
+        self._begin()
         staged = self._stage(peer, plan.nbytes)
         if staged is None:
             self._send(client, request, m.Pushed(0), [])
@@ -118,7 +122,6 @@ class Pushes:
                 if client.rows.get(hosted.index) == row:
                     self._refuse(client, request, rows)
                 return
-            self._begin()
             self._posted.put(made)
 
         try:
@@ -133,7 +136,10 @@ class Pushes:
             return None
         try:
             staged = self._pool.take(nbytes)
-        except DeviceError:  # so much may not be locked
+        except (DeviceError, InsufficientMemory):  # so much is not there, or may not be locked
+            return None
+        if self.figures["staged_bytes"] + len(staged.memory) > STAGING:  # a buffer may be larger than what is asked for
+            self._pool.put(staged)
             return None
         peer.pushes += 1
         self.figures["staged_bytes"] += len(staged.memory)
@@ -202,6 +208,9 @@ class Pushes:
             pair.send(runs(whole, whole, push.nbytes), near, push.far, push.immediate)
         except Broken:
             pass  # it says so when it is looked at
+        except Exception:  # a bug of ours must not end the thread: nobody's push would ever be answered
+            logger.exception("a push of %d bytes failed", push.nbytes)
+            pair.close()
 
     def _look(self, pair: QueuePair, going: dict[QueuePair, deque[tuple[_Push, float]]], ending: bool) -> int:
         """Take in what has completed; how many have ended."""
@@ -213,6 +222,10 @@ class Pushes:
                 why = f"the reader's adapter did not take in what was written to it within {PATIENCE:g} s"
         except Broken as error:
             count, why = 0, str(error)
+        except Exception as error:
+            logger.exception("pushes cannot be looked at")
+            pair.close()
+            count, why = 0, f"internal error of the server: {error!r}; see its log"
         for _ in range(count):
             self._finished.append((line.popleft()[0], ""))
         if why:

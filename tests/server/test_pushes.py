@@ -8,10 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from gear.errors import DataError
+from gear.errors import DataError, InsufficientMemory
 from gear.server import pushes
 from gear.server.pushes import EACH, LARGEST, STAGING, Pushes
 from gear.transport import messages as m
+from gear.transport.rdma_pool import LEAST
 from gear.transport.rdma_queue import Broken
 
 SIZE = 1000
@@ -150,3 +151,37 @@ def test_a_batch_that_cannot_be_gathered_leaves_nothing_staged(shard, monkeypatc
         assert shard.said == [(1, "DataError")]
     assert shard.pushes.figures["staged_bytes"] == 0
     assert client.peer.pushes == 0
+
+
+def test_staging_holds_no_more_than_it_may_though_buffers_are_larger_than_what_goes_into_them(shard):
+    client = shard.client()
+    for request, nbytes in enumerate((LARGEST, LARGEST, LARGEST, SIZE, LARGEST - LEAST)):  # the last would take LARGEST
+        shard.nbytes = nbytes
+        shard.push(client, request)
+    assert shard.said == [(4, m.Pushed(0))]
+    assert shard.pushes.figures["staged_bytes"] == 3 * LARGEST + LEAST
+    client.peer.back.broken = "gone"
+    shard.until(lambda: not shard.pushes.figures["staged_bytes"])
+
+
+def test_a_bug_in_a_push_ends_its_queue_pair_and_others_are_served(shard, monkeypatch, caplog):
+    strange, other = shard.client(), shard.client()
+    monkeypatch.setattr(strange.peer.back, "reap", lambda: 1 / 0)
+    shard.push(strange, 1)
+    shard.until(lambda: bool(shard.said))
+    assert shard.said == [(1, "DeviceError")]
+    assert strange.peer.back.closed.is_set()
+    assert "ZeroDivisionError" in caplog.text
+    shard.push(other, 2)
+    other.peer.back.may = 1
+    shard.until(lambda: len(shard.said) == 2)
+    assert shard.said[1] == (2, m.Pushed(2))
+
+
+def test_a_push_for_which_there_is_no_memory_goes_over_tcp(shard, monkeypatch):
+    def no(*_) -> None:
+        raise InsufficientMemory("no")
+
+    monkeypatch.setattr(shard.pushes._pool, "take", no)
+    shard.push(shard.client(), 1)
+    assert shard.said == [(1, m.Pushed(0))]
