@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gear.errors import DeviceError, PinLost, ProtocolError
+from gear.errors import DeviceError, InsufficientMemory, PinLost, ProtocolError
 from gear.kernels import records as r
 from gear.transport import messages as m
 from gear.transport.rdma_device import device, enter, leave
@@ -161,7 +161,7 @@ class RdmaSession(PushedSession):
         mirror = Mirror(layout, found)
         try:
             buffer = self._pool.take(mirror.nbytes)
-        except DeviceError as error:  # so much memory may not be locked
+        except (DeviceError, InsufficientMemory) as error:  # so much is not there, or may not be locked
             with self._talking():
                 self._way.broke(pair, str(error))
             return False

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gear.errors import DeadlineExceeded, DeviceError, PinLost
+from gear.errors import DataError, DeadlineExceeded, DeviceError, InsufficientMemory, PinLost, SchemaError
 from gear.kernels import records as r
 from gear.plan import late_columns
 from gear.transport import messages as m
@@ -75,7 +75,7 @@ class PushedSession(TcpSession):
                 return False
             try:
                 buffer = self._pushed_to.take(piece.plan.nbytes)
-            except DeviceError:  # so much memory may not be locked
+            except (DeviceError, InsufficientMemory):  # so much is not there, or may not be locked
                 return False
             body = m.Push(
                 table.layout.index, selection.pin, shape_of(piece.plan), buffer.memory.ctypes.data, buffer.region.rkey
@@ -89,7 +89,7 @@ class PushedSession(TcpSession):
                     back.wait_for(answer.immediate)
                     self._way.went_well()
                 there = True
-            except PinLost:  # said before anything is written
+            except (PinLost, DataError, SchemaError):  # said before anything is written
                 there = True
                 raise
             except (Broken, DeviceError, DeadlineExceeded) as error:
