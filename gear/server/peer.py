@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gear.errors import DeviceError
 from gear.storage.memory import anonymous
 from gear.transport.rdma_device import PAGE, device, next_key
 from gear.transport.rdma_queue import End, QueuePair
@@ -171,14 +172,22 @@ class Peer:
 
         Raises
         ------
-        DeviceError, Broken
+        DeviceError, InsufficientMemory
+            Then it has none.
+        Broken
         """
-        self.inbox = Inbox()
+        inbox = Inbox()
         if windowed:
             v = verbs()
             e = v.enums
-            inbox, window = self.inbox, v.MW(self._device.domain, e.IBV_MW_TYPE_2)
+            try:
+                window = v.MW(self._device.domain, e.IBV_MW_TYPE_2)
+            except v.PyverbsError as error:
+                inbox.close()
+                raise DeviceError(f"RDMA device {self._device.name} makes no more windows: {error}") from None
             inbox.window, inbox.key = window, next_key(window)
+        self.inbox = inbox
+        if windowed:
             shown = v.MWBindInfo(inbox.region, inbox.address, len(inbox.memory), e.IBV_ACCESS_REMOTE_WRITE)
             self._pair.bind([(window, inbox.key, shown)])
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gear.errors import DeviceError, GearError, ProtocolError
+from gear.errors import DeviceError, GearError, InsufficientMemory, ProtocolError
 from gear.server.peer import Peer, Regions
 from gear.server.pushes import Pushes
 from gear.storage import fields as f
@@ -122,20 +122,18 @@ class Peers:
         if not self._entered:
             enter()
             self._entered = True
-        way = body.gid, body.lid, body.mtu
+        writes, way = self._to_leases(), (body.gid, body.lid, body.mtu)
         peer = Peer(End(body.number, body.sequence, *way), End(body.back, body.back_sequence, *way))
         client.peer = peer
         self._count += 1
         self._figures["dialed"] += 1
         end, back = peer.end, peer.back.end
-        writes = self._to_leases()
         answer = m.Dialed(end.number, end.sequence, back.number, back.sequence, end.gid, end.lid, end.mtu, writes)
         if not answer.writes:
             try:
                 peer.open_inbox(self._writing is Writing.WINDOW)
-            except DeviceError as error:  # so much may not be locked
+            except (DeviceError, InsufficientMemory) as error:  # so much is not there, or may not be locked
                 logger.warning("RDMA: a client gets no inbox, its rows go over TCP: %s", error)
-                peer.inbox = None
             except Broken:
                 self.drop(client)
                 raise
