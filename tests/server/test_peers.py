@@ -1,0 +1,57 @@
+"""How a shard answers clients that dial, without a device."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from gear.errors import DeviceError, InsufficientMemory
+from gear.server import peers
+from gear.transport import messages as m
+from gear.transport.rdma_queue import End
+from gear.transport.rdma_trial import TRUST, Writing
+
+DIAL = m.Dial(17, 5, 18, 6, "::1", 0, 5)
+
+
+class Peer:
+    """Queue pairs at a shard that has no memory left for an inbox."""
+
+    def __init__(self, other: End, back: End) -> None:
+        self.end, self.back, self.inbox = other, SimpleNamespace(end=back), None
+
+    def open_inbox(self, windowed: bool) -> None:
+        raise InsufficientMemory("4 MiB do not fit")
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def dialed(monkeypatch):
+    for name, value in (("Peer", Peer), ("enter", lambda: None), ("leave", lambda: None)):
+        monkeypatch.setattr(peers, name, value)
+    said: list[object] = []
+    made = peers.Peers(None, lambda client, request, body, frames: said.append(body), None, None, lambda: None)
+    client = SimpleNamespace(peer=None)
+    yield lambda: (made._dial(client, 1, DIAL, []), said[-1])[1], client, made
+    made.close([client])
+
+
+def test_a_client_for_whose_inbox_there_is_no_memory_has_queue_pairs_all_the_same(dialed, monkeypatch):
+    dial, client, made = dialed
+    monkeypatch.setattr(peers, "writing", lambda: Writing.WINDOW)
+    answer = dial()
+    assert (answer.writes, answer.room, answer.inbox_key) == (False, 0, 0)
+    assert client.peer is not None
+    assert made.info()["queue_pairs"] == 1
+
+
+def test_a_dial_that_is_refused_leaves_no_queue_pair(dialed, monkeypatch):
+    dial, client, made = dialed
+    monkeypatch.setenv(TRUST, "yes")
+    with pytest.raises(DeviceError, match="expected 'trusted', 'inbox' or nothing, got 'yes'"):
+        dial()
+    assert client.peer is None
+    assert made.info()["queue_pairs"] == 0
