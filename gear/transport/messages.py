@@ -146,7 +146,7 @@ __all__ = [
 ]  # fmt: skip
 """What stands in other files and belongs here too; everything below does as well."""
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Version of the wire, raised with every incompatible change."""
 
 MAX_ENTRIES = 4096
