@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gear.errors import DeviceError
 from gear.storage.memory import anonymous
 from gear.transport.rdma_device import PAGE, device, next_key
 from gear.transport.rdma_queue import End, QueuePair
@@ -132,6 +131,8 @@ class Peer:
 
         Raises
         ------
+        DeviceError
+            If there are no more windows; then none is open.
         Broken
         """
         v, layout = verbs(), hosted.stored.layout
@@ -139,9 +140,15 @@ class Peer:
         origin = hosted.stored.segment.ctypes.data + layout.regions["arena"].offset
         begins = np.flatnonzero(np.diff(blocks, prepend=blocks[:1] - 2) != 1).tolist()
         ends = [*begins[1:], len(blocks)]
-        bindings, said = [], []
-        for begin, end in zip(begins, ends, strict=True):
-            window = v.MW(self._device.domain, e.IBV_MW_TYPE_2)
+        bindings, said, windows = [], [], list[Any]()
+        try:
+            for _ in begins:
+                windows.append(self._device.window())
+        except BaseException:
+            for window in windows:
+                window.close()
+            raise
+        for window, begin, end in zip(windows, begins, ends, strict=True):
             key = next_key(window)
             address, nbytes = origin + int(blocks[begin]) * size, (end - begin) * size
             bindings.append((window, key, v.MWBindInfo(region, address, nbytes, e.IBV_ACCESS_REMOTE_WRITE)))
@@ -178,17 +185,16 @@ class Peer:
         """
         inbox = Inbox()
         if windowed:
-            v = verbs()
-            e = v.enums
             try:
-                window = v.MW(self._device.domain, e.IBV_MW_TYPE_2)
-            except v.PyverbsError as error:
+                window = self._device.window()
+            except BaseException:
                 inbox.close()
-                raise DeviceError(f"RDMA device {self._device.name} makes no more windows: {error}") from None
+                raise
             inbox.window, inbox.key = window, next_key(window)
         self.inbox = inbox
         if windowed:
-            shown = v.MWBindInfo(inbox.region, inbox.address, len(inbox.memory), e.IBV_ACCESS_REMOTE_WRITE)
+            v = verbs()
+            shown = v.MWBindInfo(inbox.region, inbox.address, len(inbox.memory), v.enums.IBV_ACCESS_REMOTE_WRITE)
             self._pair.bind([(window, inbox.key, shown)])
 
     def close(self) -> None:

@@ -84,6 +84,20 @@ class Device:
                 "memory (ulimit -l unlimited)"
             ) from None
 
+    def window(self) -> Any:
+        """A memory window of type 2, to be bound.
+
+        Raises
+        ------
+        DeviceError
+            If the device has none, or no more.
+        """
+        v = verbs()
+        try:
+            return v.MW(self.domain, v.enums.IBV_MW_TYPE_2)
+        except v.PyverbsError as error:
+            raise DeviceError(f"RDMA device {self.name} makes no memory window: {error}") from None
+
     def close(self) -> None:
         """Unregister everything and close the device; nothing that was made with it may be used any more."""
         with contextlib.suppress(Exception):  # the device may be gone

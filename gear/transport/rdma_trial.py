@@ -50,9 +50,9 @@ def confines() -> bool:
     v = verbs()
     e, mine = v.enums, device()
     memory, source = np.zeros(2 * PAGE, np.uint8), np.ones(PAGE, np.uint8)
+    window = mine.window()
     under = mine.register(memory, e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_MW_BIND)
     near = mine.register(source, e.IBV_ACCESS_LOCAL_WRITE)
-    window = v.MW(mine.domain, e.IBV_MW_TYPE_2)
     owner, writer = QueuePair(mine), QueuePair(mine)
     try:
         owner.connect(writer.end, e.IBV_ACCESS_REMOTE_WRITE)
