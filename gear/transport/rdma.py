@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gear.errors import DeviceError, InsufficientMemory, PinLost, ProtocolError
+from gear.errors import DeviceError, GearError, InsufficientMemory, PinLost, ProtocolError
 from gear.kernels import records as r
 from gear.transport import messages as m
 from gear.transport.rdma_device import device, enter, leave
@@ -61,12 +61,16 @@ class RdmaSession(PushedSession):
 
     def _enter(self, talk: Conversation, identity: bytes, deadline: float) -> None:
         super()._enter(talk, identity, deadline)
+        call: Call | None = None
         try:
             enter()
             self._entered = True
             call = self._way.dial(talk)
             talk.answer(call, "dial", deadline)
-        except (DeviceError, ProtocolError) as error:
+        except GearError as error:
+            refused = call is not None and isinstance(call.answer, m.Failed)  # for whatever reason
+            if not refused and not isinstance(error, (DeviceError, ProtocolError)):
+                raise
             raise NoWay(str(error)) from None
         if self._way.pair is None:
             raise NoWay("the server's queue pair cannot be reached from here; see the log")
