@@ -185,7 +185,7 @@ class Attack:
             for first in range(0, len(mine), BURST):
                 parts = iter(mine[first : first + BURST])
                 self.burst(
-                    kind, lambda number, parts=parts: _renumbered(next(parts), number), len(mine[first : first + BURST])
+                    kind, lambda number, parts=parts: renumbered(next(parts), number), len(mine[first : first + BURST])
                 )
 
     def _made(self, number: int, known: Known) -> list[bytes]:
@@ -305,11 +305,16 @@ class Attack:
         self._client.close()
 
 
-def _renumbered(parts: list[bytes], number: int) -> list[bytes]:
-    """The same message under another number; as it is if it is too garbled to have one."""
+def renumbered(parts: list[bytes], number: int) -> list[bytes]:
+    """The same message under another number, of today's wire; as it is if it is too garbled to have one.
+
+    One of an older version would be turned away before it is looked at.
+    """
     with contextlib.suppress(msgspec.DecodeError, TypeError, IndexError):
         envelope = msgspec.msgpack.decode(parts[0])
         envelope[1] = number
+        if type(envelope[0]) is int:
+            envelope[0] = m.PROTOCOL
         return [msgspec.msgpack.encode(envelope), *parts[1:]]
     return parts
 

@@ -17,7 +17,7 @@ from gear.errors import ProtocolError, SchemaError
 from gear.transport import messages as m
 from gear.transport import wire
 from tests.fuzz import frames
-from tests.fuzz.attack import TABLES, Attack, unpacked
+from tests.fuzz.attack import TABLES, Attack, renumbered, unpacked
 from tests.fuzz.sound import SOUND, Known
 
 CORPUS = Path(__file__).with_name("corpus")
@@ -65,6 +65,19 @@ def attack(start_server):
     yield attack
     attack.close()
     assert "Traceback" not in server.log.read_text()
+
+
+def test_what_was_found_before_goes_beyond_the_front_door():
+    """A corpus keeps the version of the wire that it was recorded with."""
+    refused: list[str] = []
+    messages = [parts for path in CORPUS.glob("*.msgpack") for _, parts in unpacked(path.read_bytes())]
+    for parts in messages:
+        try:
+            wire.decode_request(renumbered(parts, 7))
+        except ProtocolError as error:
+            refused.append(str(error))
+    assert not any("speaks protocol version" in why for why in refused)
+    assert len(refused) < len(messages) / 2
 
 
 def test_a_server_stands_malformed_messages_and_serves_the_others(attack):
