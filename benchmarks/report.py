@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.plots import draw
-from benchmarks.show import count, processor, span, value
+from benchmarks.show import processor, rate, span, value
 
 SECTIONS = {
     "Transitions in process": ("w1-",),
@@ -112,11 +112,12 @@ def measurement(record: dict) -> str:
     """One measurement."""
     said = [f"**{record['measurement']}**: {record['work']}"]
     if "candidates" in record:
-        head = ("", f"{record['unit']}/s", "time per unit", "CPU time per unit", "x GEAR's time")
+        one = record["unit"]
+        head = ("", "rate", "time per unit", "CPU time per unit", "x GEAR's time")
         rows = [
             (
                 row["candidate"],
-                count(row["rate"]).strip(),
+                rate(row["rate"], one),
                 f"{span(row['us'])} ({span(row['us_range'][0])} to {span(row['us_range'][1])})",
                 processor(row),
                 f"{row['ratio']:.3g} ({row['ratio_range'][0]:.3g} to {row['ratio_range'][1]:.3g})",

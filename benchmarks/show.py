@@ -19,6 +19,11 @@ def count(value: float) -> str:
     return f"{value:.3g} "
 
 
+def rate(value: float, unit: str) -> str:
+    """So many units per second."""
+    return f"{count(value * 1e6)}B/s" if unit == "MB" else f"{count(value)}{unit}/s"
+
+
 def verdict(bar: dict) -> str:
     """A bar and whether it is held."""
     if bar["held"] is None:
@@ -40,7 +45,7 @@ def show(record: dict) -> str:
     for row in record.get("candidates", ()):
         low, high = row["us_range"]
         lines.append(
-            f"  {row['candidate']:<44} {count(row['rate']):>7}{record['unit']}/s  {span(row['us']):>8}"
+            f"  {row['candidate']:<44} {rate(row['rate'], record['unit']):>18}  {span(row['us']):>8}"
             f" ({span(low)} to {span(high)}), CPU {processor(row)}, {row['ratio']:.3g} x ours"
         )
     for name, value in record.get("values", {}).items():

@@ -8,7 +8,7 @@ import sys
 from benchmarks import report
 from benchmarks.bars import Bar, Within
 from benchmarks.measure import Candidate, Finding, Measurement
-from benchmarks.show import span
+from benchmarks.show import rate, span
 
 FACTS = {
     "date": "2026-01-02T03:04:05+00:00", "python": "3.11", "numpy": "2", "numba": "0.6", "pyzmq": "26", "gear": "0.1",
@@ -49,7 +49,7 @@ def test_the_page_says_what_was_found_and_what_was_asked(tmp_path, monkeypatch):
         "| w1-uniform-256 | <= 20 s | 500 ms (500 ms to 500 ms) | held |",
         "| memory-w2-uniform | <= 1.1 | 1.2 | **missed** |",
         "| memory-w2-uniform | a right result | peer: rows differ | **wrong** |",
-        "| other | 0.667 | 1.5 s (1.5 s to 1.5 s) | - | 3 (3 to 3) |",
+        "| other | 0.667 samples/s | 1.5 s (1.5 s to 1.5 s) | - | 3 (3 to 3) |",
         "## Log",
     ):
         assert line in text
@@ -62,3 +62,4 @@ def test_the_page_says_what_was_found_and_what_was_asked(tmp_path, monkeypatch):
 
 def test_times_are_said_in_the_unit_that_suits_them():
     assert [span(us) for us in (0.0123, 1, 1234.5, 2.5e6)] == ["12.3 ns", "1 us", "1.23 ms", "2.5 s"]
+    assert (rate(1520.0, "MB"), rate(886.0, "MB"), rate(2500.0, "steps")) == ("1.52 GB/s", "886 MB/s", "2.5 ksteps/s")
