@@ -196,11 +196,12 @@ class TableSave:
         at, many = 0, PIECES * n
         while True:
             chosen, hurry = snapshot.urgent(many)
-            if not len(chosen):
-                if at >= len(order):
+            if not hurry:  # else a rest for each few blocks that are evicted could be all that is done for hours
+                rest = order[at : at + many - len(chosen)]
+                at += len(rest)
+                chosen = np.concatenate((chosen, rest[~np.isin(rest, chosen)]))
+                if not len(rest) and not len(chosen):
                     return
-                chosen = order[at : at + many]
-                at += many
             for first in range(0, len(chosen), n):
                 piece = chosen[first : first + n]
                 self._write_rows(piece[snapshot.pending[piece]], snapshot.read, self._blocks, hurry)
