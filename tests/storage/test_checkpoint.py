@@ -147,7 +147,7 @@ def test_the_next_batches_are_those_of_the_uninterrupted_run(sampler, prefetched
 
 
 def test_a_save_gets_on_with_the_rest_while_blocks_are_evicted_one_by_one(tmp_path, monkeypatch):
-    """Origin: as long as one was evicted with each piece, pieces had one block, and each might be followed by a rest."""
+    """Origin: as long as one was evicted with each piece, pieces had one block, each with a rest behind it."""
     stored = make(capacity=gear.Trajectories(400), item=gear.Whole(), mean_length=4, block_steps=4)
     actor = Actor(stored)
     slots = [actor.insert(number, 4) for number in range(400)]
