@@ -100,7 +100,10 @@ def holder(path: Path) -> int:
     """The process that holds the door there (it may be stopped); 0 if none does."""
     deadline = time.monotonic() + _LOOKED_AT
     while holds(path) and time.monotonic() < deadline:
-        content = path.read_bytes()
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:  # it ended just now, and took it along
+            return 0
         if len(content) == NONCE_BYTES + _HOLDER.size:
             pid = int(_HOLDER.unpack(content[NONCE_BYTES:])[1])
             with contextlib.suppress(ProcessLookupError):
