@@ -127,10 +127,12 @@ class Place:
             file.write(msgspec.json.encode(record))
         new.replace(self._record)
 
-    def claim(self, discard: bool, count: int, check: Callable[[Claim], list[int]] = lambda claim: claim.ports) -> Claim:
+    def claim(
+        self, discard: bool, count: int, check: Callable[[Claim], list[int]] = lambda claim: claim.ports
+    ) -> Claim:
         """The directory of an earlier server of this name, if it keeps anything, else a fresh one, for `count` shards.
 
-        `check` refuses to take over living shards, by raising; nothing of theirs is touched then. It returns their ports.
+        `check` refuses to take over living shards, by raising; nothing of theirs is touched then. It returns the ports.
 
         Raises
         ------

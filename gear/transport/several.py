@@ -131,7 +131,14 @@ class Several(Each):
             raise found[0]  # type: ignore[misc]
 
     def _join(self, table: Table, answers: dict[int, Call | GearError]) -> OpenTable:
-        """The table made of the parts that shards have opened; those of shards that are gone are left out."""
+        """The table made of the parts that shards have opened; those of shards that are gone are left out.
+
+        Raises
+        ------
+        GearError
+            If a shard has not opened its part and is not gone for good: without it the table would be known by less
+            than it holds, for as long as this client lives.
+        """
         opened: dict[int, OpenTable] = {}
         for shard, answer in answers.items():
             if isinstance(answer, GearError):
@@ -139,8 +146,13 @@ class Several(Each):
                     raise answer
                 continue
             opened[shard] = self._sessions[shard].opened(answer)
-        self._raise_lost(answers.values())
         shards = holders(table, self._count)
+        for shard in shards:
+            if shard not in opened and shard in self._sessions and not self._sessions[shard].lost:
+                raise ConnectionLost(
+                    f"table {table.name!r}: shard {shard}, which holds a part of it, cannot be reached now; try again"
+                )
+        self._raise_lost(answers.values())
         known = self._opened.get(table.name)
         if known is not None:
             return known

@@ -91,8 +91,8 @@ def test_a_shard_that_is_still_starting_is_waited_for(tmp_path, monkeypatch):
 
 
 def test_half_a_restored_checkpoint_is_not_taken_over(tmp_path, monkeypatch):
-    """Origin: a supervisor and one of its shards were killed while a checkpoint was restored; the next one took over the
-    other shard, said that this held more, and began that of the dead one empty."""
+    """Origin: a supervisor and one of its shards were killed while a checkpoint was restored; the next one took over
+    the other shard, said that this held more, and began that of the dead one empty."""
     monkeypatch.setattr(runtime, "SHARED", tmp_path)
     monkeypatch.setattr(runtime, "runtime_directory", lambda: tmp_path)
     kept = tmp_path / f"gear-{0:032x}"
@@ -116,7 +116,7 @@ def record_of(name: str) -> Path:
 
 def test_a_living_shard_is_found_by_its_door_whatever_the_record_says(start_server):
     """Origin: a supervisor killed between starting a shard again and noting that down left a record of a dead process;
-    each start after that failed on it. One killed before its shards served left no ports: clients were sent to port 0."""
+    each start after that failed on it. One killed before its shards served left no ports: clients were sent to 0."""
     server = start_server(discard=False)
     with gear.connect(server.address) as client:
         client.create_table(declare())
