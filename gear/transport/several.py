@@ -147,11 +147,7 @@ class Several(Each):
                 continue
             opened[shard] = self._sessions[shard].opened(answer)
         shards = holders(table, self._count)
-        for shard in shards:
-            if shard not in opened and shard in self._sessions and not self._sessions[shard].lost:
-                raise ConnectionLost(
-                    f"table {table.name!r}: shard {shard}, which holds a part of it, cannot be reached now; try again"
-                )
+        self.hear_all(table.name, shards, answers)
         self._raise_lost(answers.values())
         known = self._opened.get(table.name)
         if known is not None:
@@ -357,9 +353,11 @@ class Several(Each):
         """Drop every trajectory on every shard that is not gone for good."""
         spread = _spread(table)
         bodies = {shard: m.Reset(spread.opened[shard].layout.index) for shard in self.keeping(spread)}
-        for answer in self.ask_each(dict(bodies), timeout).values():
+        answers = self.ask_each(dict(bodies), timeout)
+        for answer in answers.values():
             if isinstance(answer, GearError) and not isinstance(answer, ConnectionLost):
                 raise answer
+        self.hear_all(table.table.name, bodies, answers)
 
     def checkpoint(self, timeout: float | None, progress: Callable[[int, int], None] | None = None) -> Checkpoint:
         """Save all tables to the server's disk."""
