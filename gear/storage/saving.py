@@ -163,12 +163,11 @@ class PartSave:
         ]
         return manifest.SavedWeights(parcel.name, parcel.version, arrays, file)
 
-    def _advance(self, nbytes: int, hurry: bool) -> None:
+    def _advance(self, nbytes: int, hurry: bool) -> bool:
         if self._in_vain():
             raise CheckpointError("the server ends and saves what it holds then: the checkpoint under way is given up")
         self.progress.done += nbytes
-        if self._pace is not None:
-            self._pace.rest(hurry)
+        return self._pace is not None and self._pace.rest(hurry)
 
 
 class _Earlier(NamedTuple):
