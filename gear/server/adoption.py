@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gear.errors import AuthenticationError, ConnectionLost, GearError, ServerConflict
 from gear.server.figures import measure
@@ -24,8 +24,10 @@ PATIENCE = 10.0
 """Seconds that a living shard has to answer."""
 
 
-def check_shards(claim: Claim, options: Options, count: int, key: str) -> None:
+def check_shards(claim: Claim, options: Options, count: int, key: str) -> list[int]:
     """Refuse to take over shards that were started with another token, key or host.
+
+    Returns the ports of all shards as the living ones say; a supervisor that was killed while they started knew none.
 
     Parameters
     ----------
@@ -42,6 +44,7 @@ def check_shards(claim: Claim, options: Options, count: int, key: str) -> None:
     ServerConflict
         What differs, and what to do.
     """
+    ports = [*claim.ports, *[0] * (count - len(claim.ports))]
     for index, pid in claim.living.items():
         socket, door = shard_directory(claim.directory, index, count) / SOCKET, door_of(claim.directory, index, count)
         deadline = time.monotonic() + PATIENCE
@@ -57,9 +60,11 @@ def check_shards(claim: Claim, options: Options, count: int, key: str) -> None:
         ):
             if theirs != ours:
                 raise _conflict(pid, f"was started with another {what} ({theirs or 'none'}, not {ours or 'none'})")
+        ports[index] = int(says.get("port") or ports[index])
+    return ports
 
 
-def _ask(shard: m.Shard, options: Options, pid: int) -> dict[str, str] | None:
+def _ask(shard: m.Shard, options: Options, pid: int) -> dict[str, Any] | None:
     """What a shard says of itself, None if it says nothing."""
     if not Path(shard.socket).exists():
         return None

@@ -127,15 +127,18 @@ class Place:
             file.write(msgspec.json.encode(record))
         new.replace(self._record)
 
-    def claim(self, discard: bool, count: int, check: Callable[[Claim], None] = lambda claim: None) -> Claim:
+    def claim(
+        self, discard: bool, count: int, check: Callable[[Claim], list[int]] = lambda claim: claim.ports
+    ) -> Claim:
         """The directory of an earlier server of this name, if it keeps anything, else a fresh one, for `count` shards.
 
-        `check` refuses to take over living shards, by raising; nothing of theirs is touched then.
+        `check` refuses to take over living shards, by raising; nothing of theirs is touched then. It returns the ports.
 
         Raises
         ------
         ServerConflict
-            If what is kept belongs to another number of shards, or is to be discarded while shards serve it.
+            If what is kept belongs to another number of shards, or is to be discarded while shards serve it; if some
+            shards live and others have died before all of a checkpoint was restored.
         """
         record = self.read()
         if record is not None:
@@ -147,6 +150,12 @@ class Place:
                 logger.warning("%s holds a part of a checkpoint that was not restored whole: removed", kept)
                 shutil.rmtree(kept, ignore_errors=True)
                 size = 0
+            if record.restoring and 0 < len(living) < there:
+                raise ServerConflict(
+                    f"processes {sorted(living.values())} are restoring their parts of a checkpoint into {kept}, but "
+                    "their supervisor is gone and others with theirs: end them (SIGTERM) and start again, which "
+                    "restores all of it"
+                )
             if living and (discard or there != count):
                 why = f"it has {there} shards, not {count}" if there != count else "--discard would take their tables"
                 raise ServerConflict(
@@ -162,7 +171,7 @@ class Place:
                 )
             if living or (size and not discard):
                 claim = Claim(kept, True, record.ports, living)
-                check(claim)
+                claim = claim._replace(ports=check(claim))
                 self.directory = kept
                 return claim
             if size:

@@ -86,6 +86,7 @@ class Saves:
         self._stirred = threading.Event()
         self._thread: threading.Thread | None = None
         self._now: PartSave | None = None
+        self._ending = False
         self._failures = self._aside = 0
         self._last: m.Saved | None = None
         self._last_time = 0.0
@@ -150,11 +151,14 @@ class Saves:
             raise CheckpointError("the server keeps no checkpoints: start it with --checkpoint DIR")
         return Path(self._shelf.directory)
 
-    def _new(self, token: str, yields: bool = True) -> PartSave:
+    def _new(self, token: str, last: bool = False) -> PartSave:
         subjects = [
             Subject(h.stored, h.declared, h.spec, h.part, h.parts, not h.hidden) for h in self._tables
         ]  # fmt: skip
-        return PartSave(self._directory(), token, self._place.shard, subjects, self._weights.parcels, yields=yields)
+        return PartSave(
+            self._directory(), token, self._place.shard, subjects, self._weights.parcels, yields=not last,
+            in_vain=lambda: self._ending and not last,
+        )  # fmt: skip
 
     # The thread
 
@@ -171,22 +175,24 @@ class Saves:
 
     def _work(self) -> None:
         while True:
-            job = self._jobs.get()
-            outcome: m.Message | GearError
-            try:
-                if job.save is not None:
-                    job.save.prepare()
-                    self._due.append(job)
-                    self._stir()
-                    job.taken.wait()
-                outcome = job.run()
-            except GearError as error:
-                outcome = error
-            except Exception as error:  # a bug of ours must not end the thread
-                logger.exception("a checkpoint failed")
-                outcome = CheckpointError(f"internal error of the server: {error!r}; see its log")
-            self._done.append((job, outcome))
-            self._stir()
+            self._do(self._jobs.get())  # no name of it: what a save holds ends with it, not with the next one
+
+    def _do(self, job: _Job) -> None:
+        outcome: m.Message | GearError
+        try:
+            if job.save is not None:
+                job.save.prepare()
+                self._due.append(job)
+                self._stir()
+                job.taken.wait()
+            outcome = job.run()
+        except GearError as error:
+            outcome = error
+        except Exception as error:  # a bug of ours must not end the thread
+            logger.exception("a checkpoint failed")
+            outcome = CheckpointError(f"internal error of the server: {error!r}; see its log")
+        self._done.append((job, outcome))
+        self._stir()
 
     def _stir(self) -> None:
         self._stirred.set()
@@ -212,7 +218,8 @@ class Saves:
             job, outcome = self._done.popleft()
             self._left -= 1
             self._note(job, outcome)
-            job.answer(outcome)
+            if job.save is None or not self._ending:  # else it is asked for again of the one that takes its place
+                job.answer(outcome)
 
     def _note(self, job: _Job, outcome: m.Message | GearError) -> None:
         if job.save is not None:
@@ -230,15 +237,20 @@ class Saves:
             logger.error("%s", outcome)
 
     def last(self, token: str) -> None:
-        """The shard serves nobody any more: save what it holds, when what is under way is done."""
+        """The shard serves nobody any more: save what it holds.
+
+        A save that is under way is given up: whoever asked for it can have no shard complete it any more. What is
+        being completed already is waited for.
+        """
         if not self._shelf.directory:
             return
+        self._ending = True
         self.finish()
         while self._left:
             self._stirred.wait()
             self._stirred.clear()
             self.finish()
-        save = self._new(token, yields=False)
+        save = self._new(token, last=True)
         job = _Job(lambda: self._write(save), lambda outcome: None, save)
         try:
             save.prepare()

@@ -344,6 +344,7 @@ class Shard:
             "protocol": m.PROTOCOL,
             "devices": self._options.gpu or "cpu",
             "host": self._options.host,
+            "port": self._router.port,
             "curve_key": "" if self._keys is None else self._keys.public,
             "shard": self._options.index,
             "memory_limit": self._options.memory,

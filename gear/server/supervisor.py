@@ -278,6 +278,7 @@ class Supervisor:
         if self._checkpoints is not None:
             if self._serving and self._claim is not None:
                 self._checkpoints.complete(last_token(self._claim.directory), shard_count(self._options.devices))
+                self._checkpoints.tidy()  # of a save that was under way
             self._checkpoints.close()
         if self._place is not None:
             # What a server holds that never said it serves is nothing anybody wants back.

@@ -59,7 +59,7 @@ def header(dtype: str, shape: tuple[int, ...]) -> bytes:
 
 
 def write(
-    folder: Path, name: str, array: npt.NDArray, stage: Stage, progress: Callable[[int, bool], None]
+    folder: Path, name: str, array: npt.NDArray, stage: Stage, progress: Callable[[int, bool], object]
 ) -> ArrayFile:
     """Write an array whole, synced."""
     file = Appending(folder, name, array.dtype.name, array.shape[1:], stage)

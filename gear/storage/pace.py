@@ -34,13 +34,18 @@ class Pace:
         self._queued, self._sleep = queued or _queued, sleep
         self._before = self._queued()
 
-    def rest(self, hurry: bool = False) -> None:
-        """A piece of the work is done: rest as long as is due, or not at all where there is no time for it."""
+    def rest(self, hurry: bool = False) -> bool:
+        """A piece of the work is done: rest as long as is due, or not at all where there is no time for it.
+
+        Returns whether it rested.
+        """
         now = self._queued()
         waited, self._before = now - self._before, now
-        if waited > 0 and not hurry:
-            self._sleep(min(REST * waited, MOST))
-            self._before = self._queued()  # that it was late to wake up is nothing that its work did
+        if waited <= 0 or hurry:
+            return False
+        self._sleep(min(REST * waited, MOST))
+        self._before = self._queued()  # that it was late to wake up is nothing that its work did
+        return True
 
 
 def _queued() -> float:

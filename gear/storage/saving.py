@@ -53,6 +53,8 @@ class PartSave:
     room : see `Snapshot`.
     yields : bool
         Whether it is written at a pace that leaves the processor to others.
+    in_vain : () -> bool
+        Asked between the pieces: whether nobody will complete it any more, so that it is given up.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class PartSave:
         parcels: Callable[[], Sequence[Parcel]] = list,
         room: int | None = None,
         yields: bool = True,
+        in_vain: Callable[[], bool] = lambda: False,
     ) -> None:
         self._directory, self.token, self._shard, self._room = directory, token, shard, room
         self._root = shelf.partial(directory, token)
@@ -71,7 +74,7 @@ class PartSave:
         self._parcels: Sequence[Parcel] = ()
         self.progress = Progress()
         self.snapshots: list[Snapshot] = []
-        self._stage, self._yields = Stage(), yields
+        self._stage, self._yields, self._in_vain = Stage(), yields, in_vain
         self._pace: Pace | None = None
 
     def prepare(self) -> None:
@@ -115,7 +118,7 @@ class PartSave:
         Raises
         ------
         CheckpointError
-            If it cannot be written: the disk is full, say. What was written is removed.
+            If it cannot be written: the disk is full, say; or if it is in vain. What was written is removed.
         """
         began, self._pace = time.monotonic(), Pace() if self._yields else None
         try:
@@ -160,10 +163,11 @@ class PartSave:
         ]
         return manifest.SavedWeights(parcel.name, parcel.version, arrays, file)
 
-    def _advance(self, nbytes: int, hurry: bool) -> None:
+    def _advance(self, nbytes: int, hurry: bool) -> bool:
+        if self._in_vain():
+            raise CheckpointError("the server ends and saves what it holds then: the checkpoint under way is given up")
         self.progress.done += nbytes
-        if self._pace is not None:
-            self._pace.rest(hurry)
+        return self._pace is not None and self._pace.rest(hurry)
 
 
 class _Earlier(NamedTuple):

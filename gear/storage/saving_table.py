@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from gear.storage.table import StoredTable
 
 PIECES = 4
-"""Pieces that are written before the order is thought over: it takes the interpreter for a tenth of a millisecond."""
+"""Pieces that are written before the order is thought over: it takes the interpreter for a tenth of a millisecond. With
+a rest in between it is thought over after each, as much may be leased during a rest."""
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +68,8 @@ def layout_sum(params: npt.NDArray[np.int64]) -> int:
 class TableSave:
     """The save of one table in the checkpoint being made at `root`.
 
-    `advance` is told of bytes as they are done, and whether the next ones are to follow at once.
+    `advance` is told of bytes as they are done, and whether the next ones are to follow at once; it says whether it
+    rested.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class TableSave:
         subject: Subject,
         snapshot: Snapshot,
         stage: Stage,
-        advance: Callable[[int, bool], None],
+        advance: Callable[[int, bool], bool],
     ) -> None:
         self._root, self._subject, self._snapshot, self._advance = root, subject, snapshot, advance
         self._layout, self._stage = snapshot.layout, stage
@@ -193,17 +195,19 @@ class TableSave:
         order = np.flatnonzero(snapshot.pending)
         order = order[np.lexsort((blocks[order, f.ORDINAL], rank[blocks[order, f.SLOT]]))]
         n = max(1, arrayfile.PIECE // self._layout.full_block_bytes)
-        at, many = 0, PIECES * n
+        at, rested = 0, False
         while True:
+            many = n if rested else PIECES * n
             chosen, hurry = snapshot.urgent(many)
-            if not len(chosen):
-                if at >= len(order):
+            if not hurry:  # else a rest for each few blocks that are evicted could be all that is done for hours
+                rest = order[at : at + many - len(chosen)]
+                at += len(rest)
+                chosen = np.concatenate((chosen, rest[~np.isin(rest, chosen)]))
+                if not len(rest) and not len(chosen):
                     return
-                chosen = order[at : at + many]
-                at += many
             for first in range(0, len(chosen), n):
                 piece = chosen[first : first + n]
-                self._write_rows(piece[snapshot.pending[piece]], snapshot.read, self._blocks, hurry)
+                rested = self._write_rows(piece[snapshot.pending[piece]], snapshot.read, self._blocks, hurry)
 
     def _write_rows(
         self,
@@ -211,16 +215,18 @@ class TableSave:
         read: Callable[[npt.NDArray, npt.NDArray[np.uint8]], npt.NDArray[np.bool_]],
         files: RowFiles,
         hurry: bool = False,
-    ) -> None:
+    ) -> bool:
+        """Write rows that are still there; whether it rested after that."""
+        if not len(numbers):
+            return False
+        rows = files.space(len(numbers))
+        there = read(numbers, rows)
+        if not there.all():
+            numbers = numbers[there]
+            rows[: len(numbers)] = rows[there]
         if len(numbers):
-            rows = files.space(len(numbers))
-            there = read(numbers, rows)
-            if not there.all():
-                numbers = numbers[there]
-                rows[: len(numbers)] = rows[there]
-            if len(numbers):
-                files.append(numbers)
-            self._advance(rows.nbytes, hurry)
+            files.append(numbers)
+        return self._advance(rows.nbytes, hurry)
 
 
 def _geometry(layout: Layout) -> list[manifest.Geometry]:

@@ -9,6 +9,7 @@ holds it dies, also by SIGKILL, never while a process is merely stopped; a fork 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
@@ -32,7 +33,9 @@ _HOLDER = struct.Struct("<qq")
 def locked_file(path: Path, content: bytes = b"") -> int:
     """Create a file that is locked as long as this process (or a fork of it) lives; its descriptor."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if not _taken(descriptor):
+        os.close(descriptor)
+        raise BlockingIOError(errno.EWOULDBLOCK, "another process holds what was just made", str(path))
     if content:
         os.write(descriptor, content)
     return descriptor
@@ -46,8 +49,8 @@ def take_door(path: Path) -> tuple[int, bytes, int]:
     ServerConflict
         If a living process holds it.
     """
+    nonce = secrets.token_bytes(NONCE_BYTES)
     try:
-        nonce = secrets.token_bytes(NONCE_BYTES)
         return locked_file(path, nonce + _HOLDER.pack(0, os.getpid())), nonce, 0
     except FileExistsError:
         pass
@@ -56,6 +59,9 @@ def take_door(path: Path) -> tuple[int, bytes, int]:
         os.close(descriptor)
         raise ServerConflict(f"another process serves what lies in {path.parent}")
     content = os.pread(descriptor, NONCE_BYTES + _HOLDER.size, 0)
+    if len(content) < NONCE_BYTES:  # whoever made it was killed before it wrote a word
+        content = nonce
+        os.pwrite(descriptor, nonce, 0)
     era = _HOLDER.unpack(content[NONCE_BYTES:])[0] + 1 if len(content) == NONCE_BYTES + _HOLDER.size else 1
     os.pwrite(descriptor, _HOLDER.pack(era, os.getpid()), NONCE_BYTES)
     return descriptor, content[:NONCE_BYTES], era
@@ -100,7 +106,10 @@ def holder(path: Path) -> int:
     """The process that holds the door there (it may be stopped); 0 if none does."""
     deadline = time.monotonic() + _LOOKED_AT
     while holds(path) and time.monotonic() < deadline:
-        content = path.read_bytes()
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:  # it ended just now, and took it along
+            return 0
         if len(content) == NONCE_BYTES + _HOLDER.size:
             pid = int(_HOLDER.unpack(content[NONCE_BYTES:])[1])
             with contextlib.suppress(ProcessLookupError):

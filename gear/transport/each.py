@@ -10,6 +10,8 @@ from gear.transport.client_verbs import verb
 from gear.transport.remote import deadline_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gear.transport import messages as m
     from gear.transport.conversation import Call
     from gear.transport.shm import ShmSession
@@ -61,6 +63,22 @@ class Each:
         """The same without those being started again, as long as there are others: a draw does without them."""
         living = self.keeping(table)
         return {shard: session for shard, session in living.items() if not session.away} or living
+
+    def hear_all(self, table: str, asked: Iterable[int], answers: dict[int, Call | GearError]) -> None:
+        """Make sure that of these shards all have answered but those that are gone for good.
+
+        One that cannot be reached by a child of a fork, which has greeted nobody yet, is left out of the answers too.
+
+        Raises
+        ------
+        ConnectionLost
+        """
+        for shard in asked:
+            silent = isinstance(answers.get(shard), ConnectionLost | None)
+            if silent and shard in self._sessions and not self._sessions[shard].lost:
+                raise ConnectionLost(
+                    f"shard {shard}, which holds a part of table {table!r}, cannot be reached now; try again"
+                )
 
     def session(self, shard: int) -> Path:
         """The session with a shard, alive or not."""

@@ -131,7 +131,14 @@ class Several(Each):
             raise found[0]  # type: ignore[misc]
 
     def _join(self, table: Table, answers: dict[int, Call | GearError]) -> OpenTable:
-        """The table made of the parts that shards have opened; those of shards that are gone are left out."""
+        """The table made of the parts that shards have opened; those of shards that are gone are left out.
+
+        Raises
+        ------
+        GearError
+            If a shard has not opened its part and is not gone for good: without it the table would be known by less
+            than it holds, for as long as this client lives.
+        """
         opened: dict[int, OpenTable] = {}
         for shard, answer in answers.items():
             if isinstance(answer, GearError):
@@ -139,8 +146,9 @@ class Several(Each):
                     raise answer
                 continue
             opened[shard] = self._sessions[shard].opened(answer)
-        self._raise_lost(answers.values())
         shards = holders(table, self._count)
+        self.hear_all(table.name, shards, answers)
+        self._raise_lost(answers.values())
         known = self._opened.get(table.name)
         if known is not None:
             return known
@@ -345,9 +353,11 @@ class Several(Each):
         """Drop every trajectory on every shard that is not gone for good."""
         spread = _spread(table)
         bodies = {shard: m.Reset(spread.opened[shard].layout.index) for shard in self.keeping(spread)}
-        for answer in self.ask_each(dict(bodies), timeout).values():
+        answers = self.ask_each(dict(bodies), timeout)
+        for answer in answers.values():
             if isinstance(answer, GearError) and not isinstance(answer, ConnectionLost):
                 raise answer
+        self.hear_all(table.table.name, bodies, answers)
 
     def checkpoint(self, timeout: float | None, progress: Callable[[int, int], None] | None = None) -> Checkpoint:
         """Save all tables to the server's disk."""

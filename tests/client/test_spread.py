@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 import gear
-from gear.errors import DeadlineExceeded, InsufficientMemory, TableMismatch, TableNotFound
+from gear.errors import ConnectionLost, DeadlineExceeded, InsufficientMemory, TableMismatch, TableNotFound
 from gear.storage.fields import ID_SHARD_SHIFT
 from gear.transport import messages as m
 
@@ -416,6 +416,26 @@ def test_the_child_of_a_fork_starts_afresh_on_every_shard(one, name):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     one.insert(numbered(12), name)
     assert one.info()["tables"][name]["trajectories"] == 13
+
+
+def test_a_part_that_cannot_be_reached_now_is_not_left_out_for_good(one, shards, name, monkeypatch):
+    """Origin: the child of a fork whose greeting a busy shard had not answered within 10 s knew the table by one part,
+    for as long as it lived; a reset left the other part as it was, and said nothing."""
+    one.create_table(declare(name))
+    for number in range(8):
+        one.insert(numbered(number), name)
+
+    def refuse(body: m.Message, frames=()) -> None:
+        raise ConnectionLost("the shard did not answer within 10 s")
+
+    with gear.connect(shards.address) as other:
+        session = other._session
+        for action in (lambda: session.open_table(name, 5.0), lambda: other.reset(name)):
+            with monkeypatch.context() as patch:
+                patch.setattr(session.session(1), "post", refuse)
+                with pytest.raises(ConnectionLost, match=f"shard 1, which holds a part of table '{name}', cannot"):
+                    action()
+            assert session.open_table(name, 5.0).opened.keys() == {0, 1}
 
 
 def _empty(client: gear.Client, name: str) -> str:

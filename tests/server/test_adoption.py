@@ -12,13 +12,13 @@ import pytest
 
 import gear
 from gear.errors import ServerConflict
-from gear.server import adoption
+from gear.server import adoption, runtime
 from gear.server.adoption import check_shards
 from gear.server.config import Options, ShardOptions
 from gear.server.process import launch
 from gear.server.runtime import Claim, runtime_directory
 from gear.transport.discovery import discover
-from gear.transport.door import DOOR, locked_file
+from gear.transport.door import DOOR, locked_file, take_door
 from tests.server.test_restart import declare, trajectory
 from tests.transport.helpers import eventually
 
@@ -85,9 +85,29 @@ def test_a_shard_that_is_still_starting_is_waited_for(tmp_path, monkeypatch):
     options = Options("n", "127.0.0.1", 1, "cpu", 1, "", "info", False, 1.0)
     answers = [None, None, {"curve_key": "", "host": "127.0.0.1"}]
     monkeypatch.setattr(adoption, "_ask", lambda *_: answers.pop(0))
-    check_shards(Claim(tmp_path, True, [7], {0: 12345}), options, 1, "")
+    assert check_shards(Claim(tmp_path, True, [7], {0: 12345}), options, 1, "") == [7]
     assert answers == []
     os.close(door)
+
+
+def test_half_a_restored_checkpoint_is_not_taken_over(tmp_path, monkeypatch):
+    """Origin: a supervisor and one of its shards were killed while a checkpoint was restored; the next one took over
+    the other shard, said that this held more, and began that of the dead one empty."""
+    monkeypatch.setattr(runtime, "SHARED", tmp_path)
+    monkeypatch.setattr(runtime, "runtime_directory", lambda: tmp_path)
+    kept = tmp_path / f"gear-{0:032x}"
+    for shard in range(2):
+        (kept / f"shard-{shard}").mkdir(parents=True)
+    (kept / "shard-1" / "table-0").write_bytes(b"as far as it came")
+    door = take_door(kept / "shard-0" / DOOR)[0]
+    place = runtime.Place("n")
+    place.write(runtime.Record(str(kept), 1, [2, 3], "", [0, 0], restoring=True))
+    with pytest.raises(ServerConflict, match=f"processes \\[{os.getpid()}\\] are restoring .* end them"):
+        place.claim(False, 2)
+    assert (kept / "shard-1" / "table-0").exists()
+    os.close(door)
+    assert not place.claim(False, 2).kept
+    place.leave(True)
 
 
 def record_of(name: str) -> Path:
@@ -96,7 +116,7 @@ def record_of(name: str) -> Path:
 
 def test_a_living_shard_is_found_by_its_door_whatever_the_record_says(start_server):
     """Origin: a supervisor killed between starting a shard again and noting that down left a record of a dead process;
-    each start after that failed on it."""
+    each start after that failed on it. One killed before its shards served left no ports: clients were sent to 0."""
     server = start_server(discard=False)
     with gear.connect(server.address) as client:
         client.create_table(declare())
@@ -104,10 +124,12 @@ def test_a_living_shard_is_found_by_its_door_whatever_the_record_says(start_serv
         server.process.kill()
         server.process.wait(10)
         record = json.loads(record_of(server.name).read_text())
-        record_of(server.name).write_text(json.dumps(record | {"shards": [server.process.pid]}))
+        port = record["ports"]
+        record_of(server.name).write_text(json.dumps(record | {"shards": [server.process.pid], "ports": [0]}))
         again = start_server("--name", server.name, discard=False)
-        with gear.connect(again.address) as another:
+        with gear.connect(again.address, path="tcp") as another:
             assert another.info()["pid"] == pid
+        assert [shard.port for shard in discover(again.address, "", 5.0).shards] == port
     again.stop()
     start_server("--name", server.name).stop()
 

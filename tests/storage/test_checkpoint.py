@@ -19,6 +19,7 @@ from gear import schema
 from gear.errors import CheckpointError
 from gear.storage import arrayfile, format, manifest, shelf
 from gear.storage import fields as f
+from gear.storage.evict import evict
 from gear.storage.portions import pieces
 from gear.storage.restoring import restore
 from gear.storage.saving import Parcel, PartSave
@@ -143,6 +144,47 @@ def test_the_next_batches_are_those_of_the_uninterrupted_run(sampler, prefetched
     for one in (stored, again):
         Actor(one, b"b" * 16).insert(99, 9)
     assert contents(again) == contents(stored), "removers go on where they were"
+
+
+def test_a_save_gets_on_with_the_rest_while_blocks_are_evicted_one_by_one(tmp_path, monkeypatch):
+    """Origin: as long as one was evicted with each piece, pieces had one block, each with a rest behind it."""
+    stored = make(capacity=gear.Trajectories(400), item=gear.Whole(), mean_length=4, block_steps=4)
+    actor = Actor(stored)
+    slots = [actor.insert(number, 4) for number in range(400)]
+    before, writing, hurries = contents(stored), begin(stored, tmp_path), []
+
+    def advance(nbytes: int, hurry: bool) -> bool:
+        if writing.snapshots[0].pending.any():
+            hurries.append(hurry)
+            evict(stored.segment, stored.params, slots.pop(), False)  # the newest, which would be written last
+        return False
+
+    monkeypatch.setattr(arrayfile, "PIECE", 10 * stored.layout.block_bytes)
+    monkeypatch.setattr(writing, "_advance", advance)
+    path = end(writing, tmp_path)
+    assert len(hurries) < 100
+    assert contents(restored(path, tmp_path / "shard")) == before
+
+
+def test_a_save_looks_at_what_is_urgent_after_each_rest(tmp_path, monkeypatch):
+    """Origin: it wrote on for four rests, a second where cores are short, while what it had not read was leased."""
+    stored = make(capacity=gear.Trajectories(400), item=gear.Whole(), mean_length=4, block_steps=4)
+    actor = Actor(stored)
+    slots = [actor.insert(number, 4) for number in range(400)]
+    writing, written = begin(stored, tmp_path), []
+    snapshot = writing.snapshots[0]
+    block = int(snapshot.records("slots")[slots[-1], f.FIRST])
+
+    def rest(nbytes: int, hurry: bool) -> bool:
+        written.append(bool(snapshot.pending[block]))
+        if len(written) == 5:
+            evict(stored.segment, stored.params, slots[-1], False)
+        return True
+
+    monkeypatch.setattr(arrayfile, "PIECE", 10 * stored.layout.block_bytes)
+    monkeypatch.setattr(writing, "_advance", rest)
+    end(writing, tmp_path)
+    assert written[:6] == [True] * 5 + [False]
 
 
 def full(n: int = 200, **fields) -> tuple[StoredTable, Actor]:

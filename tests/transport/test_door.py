@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
 
@@ -9,7 +10,7 @@ import pytest
 
 from gear.errors import ServerConflict
 from gear.transport import door
-from gear.transport.door import Door, holder, is_held, take_door
+from gear.transport.door import Door, holder, is_held, locked_file, take_door
 
 
 def test_a_door_is_the_same_for_who_comes_next_and_counts_the_eras(tmp_path):
@@ -25,6 +26,36 @@ def test_a_door_is_the_same_for_who_comes_next_and_counts_the_eras(tmp_path):
     os.close(second)
     (tmp_path / "door").unlink()
     assert not mine.stands
+
+
+def test_a_door_whose_maker_was_killed_before_it_wrote_a_word_gets_its_nonce(tmp_path):
+    (tmp_path / "door").touch(0o600)
+    taken, nonce, era = take_door(tmp_path / "door")
+    assert (len(nonce), era) == (16, 1)
+    assert Door(str(tmp_path)).nonce == nonce
+    assert holder(tmp_path / "door") == os.getpid()
+    os.close(taken)
+    assert take_door(tmp_path / "door")[1:] == (nonce, 2)
+
+
+def test_a_file_that_is_looked_at_before_its_maker_has_locked_it_is_locked_all_the_same(tmp_path, monkeypatch):
+    """Origin: a client that entered while a shard that was started again looked at the locks of clients was refused."""
+    flock, refused = fcntl.flock, []
+
+    def looked_at(descriptor: int, how: int) -> None:
+        if not refused:
+            refused.append(how)
+            raise BlockingIOError
+        flock(descriptor, how)
+
+    monkeypatch.setattr(door.fcntl, "flock", looked_at)
+    held = locked_file(tmp_path / "client")
+    monkeypatch.undo()
+    assert refused
+    descriptor = os.open(tmp_path / "client", os.O_RDONLY)
+    assert is_held(descriptor)
+    os.close(descriptor)
+    os.close(held)
 
 
 def test_a_door_says_which_process_holds_it(tmp_path):
