@@ -66,17 +66,15 @@ def test_only_delivered_batches_count_as_sampled(embed):  # origin: acme#233, re
 
 def test_prefetching_does_not_deadlock_a_ratio_limiter(embed):  # origin: acme#233, reverb#27
     client = embed(item=gear.Whole(), limiter=gear.SampleToInsertRatio(2.0, 1, (-16.0, 16.0)))
-    done = threading.Event()
 
     def write():
         for k in range(60):
             client.insert(rows(3, start=10 * k))
-        done.set()
 
     thread = threading.Thread(target=write)
     thread.start()
     with client.loader(4, prefetch=4, timeout=20) as loader:
-        while not done.is_set():
+        for _ in range(30):  # the writer needs 104 items to be sampled, and lets 136 be
             next(loader)
     thread.join()
     assert figures(client)["inserted_trajectories"] == 60
