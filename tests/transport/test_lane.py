@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import socket
 
 import pytest
@@ -146,10 +147,14 @@ def test_strangers_on_the_socket_are_shown_the_door(server, session, name, famil
 
 def test_a_message_that_the_kernel_does_not_take_at_once_is_sent_by_the_thread_in_the_background(session, name):
     opened = session.create_table(table(name), 5.0)
-    lane = session._talk.link._channel.lane
-    with session._talk.lock:  # no reader meanwhile: 8 MiB wait
-        call = session._talk.post(m.Update(opened.layout.index), (bytes(8 << 20), b""))
-        assert lane.unsent > 0
+    lane, shard = session._talk.link._channel.lane, session.info(5.0)["pid"]
+    os.kill(shard, signal.SIGSTOP)  # nobody reads meanwhile
+    try:
+        with session._talk.lock:
+            call = session._talk.post(m.Update(opened.layout.index), (bytes(8 << 20), b""))
+            assert lane.unsent > 0
+    finally:
+        os.kill(shard, signal.SIGCONT)
     eventually(lambda: lane.unsent == 0, "the rest was sent though nobody waited")
     assert session.await_answer(call, 1e18)
     assert "keeps no priorities" in call.answer.message
