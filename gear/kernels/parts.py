@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numba
 from numba.core import compiler, types, typing
-from numba.core.environment import Environment
 
 try:
     from numba.core.codegen import JITCodeLibrary
     from numba.core.dispatcher import _FunctionCompiler  # type: ignore[attr-defined]
+    from numba.core.environment import Environment
 except ImportError:  # another Numba, with which nothing is joined
-    JITCodeLibrary = _FunctionCompiler = None  # type: ignore[assignment]
+    JITCodeLibrary = _FunctionCompiler = Environment = None  # type: ignore[assignment,misc]
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
