@@ -134,7 +134,6 @@ def run(seconds: float, seed: int, path: str = "shm", devices: str = "cpu", coun
             soak.verdict("every reader reads", soak.wait_for(lambda: soak.begun(*READERS), 60.0))
             start = time.monotonic()  # of the run proper: all have started
             memory = soak.memory = Memory(soak.resident)
-            soak.rest(start + seconds / 3)
             soak.rest(start + max(seconds / 3, seconds / 2 - STOPPED))
             soak.stop(client, "pipelined", "select")
             soak.rest(max(start + seconds, time.monotonic() + AFTER))
