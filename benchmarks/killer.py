@@ -179,11 +179,15 @@ class Killer(Run):
     def recover(self) -> None:
         """After the last kill everything is started again and works."""
         deadline = time.monotonic() + QUIET
+        actors = {*self.writers, *READERS, *CONSUMERS}
         self.ready.clear()
-        while not self.begun(*self.writers, *READERS, *CONSUMERS) and time.monotonic() < deadline:
+        for role in self.doomed & self.processes.keys():  # what it said before it was killed is no sign of life
+            self.processes[role].wait(60)
+        self.mend()
+        while not self.begun(*actors) and time.monotonic() < deadline:
             time.sleep(0.05)
             self.mend()
-        silent = sorted({*self.writers, *READERS, *CONSUMERS} - self.ready)
+        silent = sorted(actors - self.ready)
         self.verdict("everybody works again after the last kill", not silent, silent or "")
 
     def drained(self, client: gear.Client) -> bool:

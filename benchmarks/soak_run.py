@@ -59,6 +59,7 @@ class Run:
         """Start one actor; it ends when its standard input closes, with its account as JSON on standard output."""
         path = "tcp" if self.mixed and role not in ("pipelined", "select") and index % 2 else self.path
         self.lives[role] = self.lives.get(role, 0) + 1
+        self.ready.discard(role)
         kind, life = role.partition("-")[0], str(self.lives[role])
         arguments = [self.address, kind, str(index), life, str(self.seed), path, str(self.account(role)), *tables]
         command = [*self.prefix, sys.executable, "-m", "benchmarks.soak_actors", *arguments]
@@ -92,8 +93,8 @@ class Run:
         """Whether these have said that their first round is over: kernels are loaded, pins are held."""
         for role in set(roles) - self.ready:
             out = self.processes[role].stdout
-            if out is not None and select.select([out], [], [], 0)[0]:
-                os.read(out.fileno(), 1)  # one byte, see `Rounds`
+            readable = out is not None and select.select([out], [], [], 0)[0]
+            if out is not None and readable and os.read(out.fileno(), 1):  # one byte, see `Rounds`; none from the dead
                 self.ready.add(role)
         return self.ready >= set(roles)
 

@@ -65,13 +65,19 @@ def far(wire, start_server, tmp_path, monkeypatch, faults) -> Iterator[Run]:
 def test_inserts_and_batches_are_exact_over_a_network_that_loses_delays_and_parts(far, wire, faults):
     writers = faults.at({"pipelined": 1}, {"insert": 1, "pipelined": 2, "many": 3, "writer": 4})
     wire.loss, wire.delay = 0.02, (0.002, 0.02)
-    for role, index in (writers | {"sample": 901}).items():
-        far.start(role, index, [table.name for table in TABLES])
-    assert far.wait_for(lambda: far.begun(*writers, "sample"), 60.0), "they work"
+    names = [table.name for table in TABLES]
+    for role, index in writers.items():
+        far.start(role, index, names)
 
     def inserted() -> int:
         return sum(table["inserted_trajectories"] for table in far.client.info()["tables"].values())
 
+    def all_hold() -> bool:
+        return all(table["items"] > 0 for table in far.client.info()["tables"].values())
+
+    assert far.wait_for(all_hold, 120.0), "each table gets something: a reader of an empty one would wait"
+    far.start("sample", 901, names)
+    assert far.wait_for(lambda: far.begun(*writers, "sample"), 60.0), "they work"
     choice = Random(faults.seed)
     for _ in range(faults.at(1, 12)):
         before, lost = inserted(), wire.lost
