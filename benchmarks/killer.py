@@ -266,7 +266,10 @@ def run(seconds: float, seed: int, path: str, devices: str, writers: int, saving
                   f"{killer.given_up} clients gave it up then", flush=True)  # fmt: skip
             for role in killer.writers:
                 killer.finish(role)
-            killer.verdict("consumers empty the queues", killer.wait_for(lambda: killer.drained(client), QUIET))
+            empty = killer.wait_for(lambda: killer.drained(client), QUIET)
+            figures = client.info(timeout=30.0)["tables"]
+            left = {name: (figures[name]["items"], figures[name]["consumers"]) for name in QUEUES}
+            killer.verdict("consumers empty the queues", empty, "" if empty else (left, killer.ended()))
             for role in (*READERS, *CONSUMERS):
                 killer.finish(role)
             info, accounts = client.info(timeout=30.0)["tables"], killer.written(killer.writers)

@@ -26,6 +26,8 @@ KEPT = 4000
 """Trajectories of one writer in the table that is never full."""
 HELD = 30
 """Selections held at a time: enough that some are lost to the table, few enough that others are read again."""
+CLAIMED = 16
+"""Items that a consumer claims at a time at most."""
 PAUSE = 2.0
 """Seconds between two rounds of an actor from which on it counts as having been stopped."""
 
@@ -167,13 +169,15 @@ def consume(
 ) -> dict[str, Any]:
     """Claim, check and acknowledge until told to end; what was acknowledged stands in `to`."""
     account = {"applied": 0, "repeated": 0, "stale": 0, "again": 0}
-    rounds = Rounds()
+    rounds, most = Rounds(), CLAIMED
     while rounds.go_on():
         name = tables[int(rng.integers(len(tables)))]
         try:
-            batch = client.sample(int(rng.integers(1, 17)), name, consumer=consumer, timeout=1.0)
+            batch = client.sample(int(rng.integers(1, most + 1)), name, consumer=consumer, timeout=1.0)
         except gear.DeadlineExceeded:
+            most = 1  # the last ones are too few for larger batches
             continue
+        most = CLAIMED
         check(batch, name, seed)
         numbers = dict(zip(batch.ids.tolist(), np.asarray(batch["number"])[:, 0, 0].tolist(), strict=True))
         to.ask(list(numbers.values()))
