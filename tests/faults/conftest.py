@@ -24,10 +24,11 @@ class Faults:
 
 @pytest.fixture
 def faults(request: pytest.FixtureRequest) -> Faults:
-    seed = request.config.getoption("--faults-seed")
-    seed = int.from_bytes(os.urandom(3), "little") if seed is None else seed
+    seed, long = request.config.getoption("--faults-seed"), request.config.getoption("--faults-long")
+    if seed is None:  # the short version is the same each time, the long one looks for what nobody has seen yet
+        seed = int.from_bytes(os.urandom(3), "little") if long else 0
     print(f"seed {seed}; again with --faults-seed {seed}")  # noqa: T201 - for whoever looks into a failure
-    return Faults(seed, request.config.getoption("--faults-long"))
+    return Faults(seed, long)
 
 
 @pytest.fixture
