@@ -248,7 +248,7 @@ def run(seconds: float, seed: int, path: str, devices: str, writers: int, saving
     killer = Killer(seed, path, devices, writers, saving)
     try:
         killer.serve()
-        killer.address = service.wait_ready(killer.processes["supervisor"], 600.0)  # a first start compiles
+        killer.address = service.wait_ready(killer.processes["supervisor"])
         with gear.connect(killer.address, timeout=60.0) as client:
             for table in KILLED:
                 client.create_table(table)

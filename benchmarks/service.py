@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from typing import IO
 
 READY = b"gear-server ready: "
+COMPILING = 600.0
+"""Seconds that a first start may take: it compiles the kernels, on a machine with more to do."""
 
 
 def launch(name: str, *options: str, stderr: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
@@ -26,15 +28,15 @@ def launch(name: str, *options: str, stderr: IO[bytes] | None = None) -> subproc
     )
 
 
-def wait_ready(process: subprocess.Popen[bytes], timeout: float = 60.0) -> str:
+def wait_ready(process: subprocess.Popen[bytes]) -> str:
     """Wait for the ready line; the server's address. It is stopped if that does not come."""
     try:
         assert process.stdout is not None
-        deadline, said = time.monotonic() + timeout, b""
+        deadline, said = time.monotonic() + COMPILING, b""
         while b"\n" not in said.partition(READY)[2]:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
-                raise SystemExit(f"the server was not ready within {timeout:g} s; it said {said!r}")
+                raise SystemExit(f"the server was not ready within {COMPILING:g} s; it said {said!r}")
             more = os.read(process.stdout.fileno(), 65536)
             if not more:
                 raise SystemExit(f"the server ended before it was ready; it said {said!r}")
@@ -45,10 +47,10 @@ def wait_ready(process: subprocess.Popen[bytes], timeout: float = 60.0) -> str:
         raise
 
 
-def start(name: str, *options: str, timeout: float = 60.0) -> tuple[subprocess.Popen[bytes], str]:
+def start(name: str, *options: str) -> tuple[subprocess.Popen[bytes], str]:
     """Start a server on a free port, whatever an earlier one left, and wait for it; the process and its address."""
     process = launch(name, "--discard", *options)
-    return process, wait_ready(process, timeout)
+    return process, wait_ready(process)
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
