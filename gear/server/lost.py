@@ -69,7 +69,8 @@ def drop_lost(directory: Path) -> Losses:
                 "table %s had columns on a GPU, gone with its shard: drops it, with %d trajectories, %d steps",
                 lost.name, lost.trajectories, lost.steps,
             )  # fmt: skip
-            note(directory, lost)
+            there = path.stat()  # of one segment there is one note, also if this is killed before it is gone
+            note(directory, lost, f"{there.st_ino:x}-{there.st_mtime_ns:x}")
             path.unlink()
     return noted(directory)
 
@@ -104,9 +105,9 @@ def made_good(directory: Path, name: str, trajectories: int, steps: int) -> None
             return
 
 
-def note(directory: Path, lost: Lost) -> None:
-    """Write down what was lost."""
-    _write(directory / f"{LOST}{lost.index}-{secrets.token_hex(8)}", lost)
+def note(directory: Path, lost: Lost, once: str = "") -> None:
+    """Write down what was lost; under the same `once` it counts once."""
+    _write(directory / f"{LOST}{lost.index}-{once or secrets.token_hex(8)}", lost)
 
 
 def _write(path: Path, lost: Lost) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import gear
 from gear.errors import CheckpointError, GearError, ServerConflict
-from gear.storage import shelf
+from gear.storage import arrayfile, shelf
 from gear.storage.memory import size_text
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Checkpoints:
         self._thread: threading.Thread | None = None
         self._over = threading.Event()
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            arrayfile.make_folder(self.directory)
             self._lock = os.open(self.directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise ServerConflict(f"--checkpoint {directory}: {(error.strerror or str(error)).lower()}") from None

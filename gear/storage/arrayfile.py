@@ -187,6 +187,14 @@ def verify(root: Path, entry: ArrayFile) -> int:
     return entry.nbytes
 
 
+def make_folder(path: Path) -> None:
+    """Make a directory, and those above it that are not there, with their names on the disk."""
+    missing = [one for one in (path, *path.parents) if not one.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for one in reversed(missing):
+        sync_folder(one.parent)
+
+
 def sync_folder(path: Path) -> None:
     """Have the names in a directory on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -87,7 +87,7 @@ class PartSave:
         """
         folder = shelf.part_folder(self._root, self._shard)
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            arrayfile.make_folder(self._directory)
             if folder.exists():  # only then: it takes the root along, which others may be about to write to
                 shelf.abandon(self._root, self._shard)
             folder.mkdir(mode=0o700, parents=True)

@@ -50,3 +50,10 @@ def test_a_shard_that_dies_while_it_writes_a_note_can_be_started_again(tmp_path,
     with pytest.raises(OSError, match="no space"):
         made_good(tmp_path, "a", 7, 90)
     assert noted(tmp_path).info() == {"tables": 1, "trajectories": 10, "steps": 100}
+
+
+def test_a_table_counts_once_though_the_shard_dies_before_its_segment_is_gone(tmp_path):
+    for _ in range(2):
+        note(tmp_path, Lost("a", 3, 10, 100), "1f-2e")
+    note(tmp_path, Lost("a", 3, 5, 50), "20-2e")
+    assert noted(tmp_path).info() == {"tables": 2, "trajectories": 15, "steps": 150}

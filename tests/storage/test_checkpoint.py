@@ -462,3 +462,14 @@ def test_numpy_alone_reads_a_checkpoint(tmp_path):
     found = np.ndarray((table.block_steps, *k.shape), k.dtype, data, k.offset)
     assert found.tolist() == column(stored, "k")[first].tolist()
     assert blocks[first, f.SLOT] == slot
+
+
+def test_a_directory_for_checkpoints_has_its_name_on_the_disk_and_those_above_it(tmp_path, monkeypatch):
+    """A checkpoint whose directory is gone after a power failure is none."""
+    synced = []
+    monkeypatch.setattr(arrayfile, "sync_folder", synced.append)
+    arrayfile.make_folder(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    assert synced == [tmp_path, tmp_path / "a"]
+    arrayfile.make_folder(tmp_path / "a" / "b")
+    assert synced == [tmp_path, tmp_path / "a"]
