@@ -142,9 +142,8 @@ def run(seconds: float, seed: int, path: str = "shm", devices: str = "cpu", coun
             readings = {role: soak.finish(role) for role in READERS}
             writings = {role: soak.finish(role) for role in writers}
             for role, account in (("pipelined", writings["pipelined"]), ("select", readings["select"])):
-                stopped = any(pause >= STOPPED for _, pause in account.get("pauses", []))
-                went_on = stopped and account.get("after", 0) > 0
-                soak.verdict(f"{role}: went on after it was stopped", went_on, f"{account.get('after', 0)} rounds")
+                after = [rounds for _, pause, rounds in account.get("pauses", []) if pause >= STOPPED]
+                soak.verdict(f"{role}: went on after it was stopped", any(after), f"{max(after, default=0)} rounds")
             info, took = client.info()["tables"], time.monotonic() - start
             accounts = soak.written(writers)
             soak.ledger(info, accounts, took)

@@ -33,11 +33,11 @@ PAUSE = 2.0
 
 
 class Rounds:
-    """The rounds of an actor until its standard input closes; how many came after it was stopped."""
+    """The rounds of an actor until its standard input closes; how many came after each of its pauses."""
 
     def __init__(self) -> None:
-        self.pauses: list[tuple[float, float]] = []  # seconds after the start, seconds it took
-        self.after = self._rounds = 0
+        self._pauses: list[tuple[float, float, int]] = []  # seconds after the start, seconds it took, rounds before
+        self._rounds = 0
         self._start = self._last = time.monotonic()
 
     def go_on(self) -> bool:
@@ -46,16 +46,14 @@ class Rounds:
         self._rounds += 1
         if self._rounds == 2:
             print(flush=True)  # the first round is over
-        self.after += bool(self.pauses)
         if now - self._last > PAUSE:
-            self.pauses.append((round(self._last - self._start, 2), round(now - self._last, 2)))
-            self.after = 0
+            self._pauses.append((round(self._last - self._start, 2), round(now - self._last, 2), self._rounds))
         self._last = now
         return not select.select([sys.stdin], [], [], 0)[0]
 
     def account(self) -> dict[str, Any]:
-        """As part of the actor's account."""
-        return {"pauses": self.pauses, "after": self.after}
+        """As part of the actor's account: of each pause when it began, how long it was, and the rounds after it."""
+        return {"pauses": [(began, took, self._rounds - before) for began, took, before in self._pauses]}
 
 
 def write(
