@@ -37,13 +37,11 @@ class Soak(Run):
         super().__init__("soak", seed, path, devices, TABLES)
         self.memory: Memory | None = None
 
-    def serve(self, timeout: float = 60.0) -> None:
+    def serve(self) -> None:
         """Start the server and wait for its ready line."""
         # A client over tcp is given up after some of these: not while it is stopped.
         silence = "1" if self.path == "shm" else "2"
-        self.server, self.address = service.start(
-            self.name, "--client-timeout", silence, "--devices", self.devices, timeout=timeout
-        )
+        self.server, self.address = service.start(self.name, "--client-timeout", silence, "--devices", self.devices)
         self.processes["server"] = self.server
 
     def resident(self) -> dict[str, int]:
@@ -100,8 +98,10 @@ class Soak(Run):
         after, now = leases(client), quarantined(client)
         same = kept(before, after, held) and now == held
         for role in (writer, reader):
+            self.unheard(role)
             self.processes[role].send_signal(signal.SIGCONT)
         back = self.wait_for(lambda: total(client, "silent_clients") == 0, 10.0)
+        back &= self.wait_for(lambda: self.begun(writer, reader), 30.0)
         self.verdict(f"{reader}: seen silent with its pins while stopped", pinned)
         if self.path == "shm":
             shown = {f"{name} on shard {shard}": blocks for (name, shard), blocks in held.items() if blocks}

@@ -44,8 +44,8 @@ class Rounds:
         """Whether there is another round."""
         now = time.monotonic()
         self._rounds += 1
-        if self._rounds == 2:
-            print(flush=True)  # the first round is over
+        if self._rounds == (self._pauses[-1][2] + 1 if self._pauses else 2):
+            print(flush=True)  # the first round is over, or the first after a pause
         if now - self._last > PAUSE:
             self._pauses.append((round(self._last - self._start, 2), round(now - self._last, 2), self._rounds))
         self._last = now

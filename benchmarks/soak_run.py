@@ -98,6 +98,13 @@ class Run:
                 self.ready.add(role)
         return self.ready >= set(roles)
 
+    def unheard(self, role: str) -> None:
+        """Forget what it has said so far: `begun` is about what it does from now on."""
+        self.ready.discard(role)
+        out = self.processes[role].stdout
+        while out is not None and select.select([out], [], [], 0)[0] and os.read(out.fileno(), 4096):
+            pass
+
     def ended(self) -> list[str]:
         """Processes that should run and do not."""
         return [role for role, process in self.processes.items() if process.poll() is not None]
