@@ -72,7 +72,7 @@ class Several(Each):
         living, shards, spec = self.living, holders(table, self._count), schema.to_bytes(table)
         gone = [shard for shard in shards if shard not in living]
         if gone:
-            with contextlib.suppress(TableNotFound):
+            with contextlib.suppress(TableNotFound, ConnectionLost):
                 return self._equal(table, self.open_table(table.name, timeout))
             raise ConnectionLost(
                 f"table {table.name!r} cannot be created: shard {', '.join(map(str, gone))}, which would hold a part "
@@ -115,13 +115,24 @@ class Several(Each):
             if silent is not None:  # that shard may be the one that holds it
                 raise silent
             self._raise_lost(answers.values())
-            raise table_not_found(name, tables)
+            raise self._absent(name, tables, answers)
         table = tables[name]
         there = [shard for shard in holders(table, self._count) if shard in living]
         opened = self.ask_each({shard: m.OpenTable(name) for shard in there}, timeout)
         if any(isinstance(answer, TableNotFound) for answer in opened.values()):
             return self.create_table(table, timeout)  # somebody is about to show it, or died before
         return self._join(table, opened)
+
+    def _absent(self, name: str | None, tables: dict[str, Table], answers: dict[int, Call | GearError]) -> GearError:
+        """The error for a table that no shard knows; one that is gone may be the one that holds it."""
+        gone = [shard for shard in range(self._count) if isinstance(answers.get(shard), GearError | None)]
+        if name is None or not gone:
+            return table_not_found(name, tables)
+        return ConnectionLost(
+            f"table {name!r} is not among those of the shards that answer ({', '.join(sorted(tables)) or 'none'}); "
+            f"shard {', '.join(map(str, gone))}, which may hold it, is gone: connect anew once the server has started "
+            "it again"
+        )
 
     @staticmethod
     def _raise_lost(answers: Iterable[Call | GearError]) -> None:

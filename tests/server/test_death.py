@@ -91,6 +91,8 @@ def test_the_living_shard_serves_on(killer, path, capsys):
         with pytest.raises(ConnectionLost, match="'new' cannot be created: shard 1"):
             client.create_table(declare("new"))
         client.reset("t")
+        with pytest.raises(ConnectionLost, match=r"'q' is not among .*\(t\); shard 1, which may hold it"):
+            client.insert(STEP, "q")  # were it on that shard, to make it here would make another one
     with gear.connect(killer.address, path=path) as late:
         late.insert(STEP, "t", timeout=20.0)
         assert len(late.sample(4, "t", timeout=20.0).ids) == 4
