@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # Run tests/rdma where there is an RDMA device: on this host if it has one, else in the virtual machine that has.
 #   test.sh PYTHON [PYTEST ARGUMENT...]
-# RDMA_ALL=1 runs what takes long in that machine too, and a server and a client in two of them.
+# RDMA_ALL=1 runs what takes long in that machine too, rates beside perftest's, and a server and a client in two of them.
+# RDMA_VM_SECONDS: how long the suite may take in it (900, with RDMA_ALL 2400).
 # RDMA_SETUP=no installs no packages.  Where the machine cannot be made, or takes long to start, it says why and ends with 0.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd); root=$(cd "$here/../.." && pwd); python=$1; shift
 cache=${RDMA_VM_CACHE:-/var/cache/rdma-vm}; start=60
 skip() { echo "test-rdma: skipped: $*"; exit 0; }
-chosen=(-m "not slow"); [[ -n ${RDMA_ALL:-} ]] && chosen=()
+chosen=(-m "not slow"); limit=900
+[[ -n ${RDMA_ALL:-} ]] && { chosen=(); limit=2400; }
 # The suite stands alone: the conftest above it compiles kernels and counts processes, which costs minutes in the machine.
 suite=(-m pytest -q -p no:cacheprovider --confcutdir=tests/rdma -o timeout=600 --durations=8 "${chosen[@]}" tests/rdma "$@")
 cd "$root" || exit 2
@@ -26,9 +28,11 @@ rm "$log"
 export NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES= PYTHONPATH="$root:$cache/python"
 "$python" -m compileall -q gear tests/rdma
 "$python" -c 'from gear.server.warm import warm; warm()' || exit 1
-export PYTHONDONTWRITEBYTECODE=1
-options=(-b "$start" -e NUMBA_CPU_NAME -e NUMBA_CPU_FEATURES -e PYTHONDONTWRITEBYTECODE)
-"$here/run.sh" -C "$root" -t "${RDMA_VM_SECONDS:-900}" "${options[@]}" -- "$python" "${suite[@]}"
+export PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+passed=(-e NUMBA_CPU_NAME -e NUMBA_CPU_FEATURES -e PYTHONDONTWRITEBYTECODE -e PYTHONUNBUFFERED)
+there=$(printf '%q ' "$python" "${suite[@]}")
+[[ -n ${RDMA_ALL:-} ]] && there="$there && $python tools/rdma_vm/rates.py"
+"$here/run.sh" -C "$root" -t "${RDMA_VM_SECONDS:-$limit}" -b "$start" "${passed[@]}" -- "$there"
 status=$?
 ((status == 125)) && skip "the machine did not start, see above"
 ((status == 126)) && skip "the machine took more than $start s to start"
@@ -37,6 +41,6 @@ keys=$(mktemp -d)/keys
 trap 'rm -rf "$(dirname "$keys")"' EXIT
 "$python" -c 'import sys; from pathlib import Path; from gear.server.keys import make_keys; make_keys(Path(sys.argv[1]))' "$keys"
 export GEAR_CURVE_KEYS=$keys GEAR_RDMA=clear  # beyond loopback there are always keys
-options=(-e NUMBA_CPU_NAME -e NUMBA_CPU_FEATURES -e PYTHONDONTWRITEBYTECODE -e GEAR_CURVE_KEYS -e GEAR_RDMA)
+passed+=(-e GEAR_CURVE_KEYS -e GEAR_RDMA)
 pair="$python -m tests.rdma.pair"
-"$here/pair.sh" -C "$root" -t 900 "${options[@]}" -- "$pair server 10.77.0.1" "$pair client 10.77.0.1"
+"$here/pair.sh" -C "$root" -t 900 "${passed[@]}" -- "$pair server 10.77.0.1" "$pair client 10.77.0.1"
