@@ -47,7 +47,8 @@ GATHERS = 8
 """Batches that threads of one client gather at a time."""
 
 REFUSED = 15.0
-"""Seconds after a break that nobody may listen at the shard's port, nor answer for it: the server may be restarted."""
+"""Seconds after a break, or after the server last listed the shard, that nobody may listen at the shard's port, nor
+answer for it: the server may be restarted, or be slow to answer."""
 
 _PLANS = 1024
 """Kept: where a batch comes from several shards, its parts have many sizes."""
@@ -63,6 +64,7 @@ class TcpSession(RemoteSession):
 
     def _start_afresh(self) -> None:
         super()._start_afresh()
+        self._promised = float("-inf")  # when the server last said that it lists the shard
         self._early: dict[tuple[int, int], list[Buffer]] = {}
         self._gathers = threading.BoundedSemaphore(GATHERS)
         self._plans: dict[tuple[int, m.Shape, int], Plan] = {}
@@ -83,7 +85,10 @@ class TcpSession(RemoteSession):
         if self._talk is not None and self._talk.link.ending:
             return True  # the next server is being started
         listed = self.listed()
-        return listed if listed is not None else silent < REFUSED or not refuses(self._endpoint)
+        if listed is not None:
+            self._promised = time.monotonic() if listed else self._promised
+            return listed
+        return time.monotonic() - max(down, self._promised) < REFUSED or not refuses(self._endpoint)
 
     def _box(self, talk: Conversation, table: OpenTable) -> StagedOutbox:
         return StagedOutbox(talk, table)

@@ -14,7 +14,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,7 @@ import gear
 from tests.rdma.children import COLUMNS, consistent, numbered
 
 TOKEN, PORT = "of-two-machines", 7400
-LONG = 600.0
+LONG, LOST = 600.0, 20
 DONE = gear.Table("done", [gear.Column("passed", (), "bool")], gear.Steps(1), max_length=1)
 
 
@@ -89,6 +88,12 @@ def run(*command: str) -> None:
     subprocess.run(command, check=True)
 
 
+def dropped(device: str) -> int:
+    """Packets that the queue of a device has thrown away."""
+    said = subprocess.run(["tc", "-s", "qdisc", "show", "dev", device], check=True, capture_output=True, text=True)
+    return int(said.stdout.split("dropped ")[1].split(",")[0])
+
+
 def link_down(device: str, seconds: float) -> None:
     run("ip", "link", "set", device, "down")
     time.sleep(seconds)
@@ -107,23 +112,17 @@ def work(host: str) -> None:
             client.sample(4, "t", timeout=LONG)
             both(client, other, 40, 16)
             device = next(path.name for path in Path("/sys/class/net").iterdir() if path.name.startswith("e"))
-            faults: list[tuple[str, Callable[[], None], Callable[[], None]]] = [
-                (
-                    "1 % of packets lost",
-                    lambda: run(
-                        "tc", "qdisc", "replace", "dev", device, "root", "netem", "loss", "1%", "limit", "100000"
-                    ),
-                    lambda: run("tc", "qdisc", "replace", "dev", device, "root", "pfifo", "limit", "100000"),
-                ),
-                ("link down for 8 s", lambda: link_down(device, 8.0), lambda: None),
-            ]
-            for name, begin, end in faults:
-                say(name)
-                harm = threading.Thread(target=begin)
-                harm.start()
+            say("3 % of packets lost")
+            run("tc", "qdisc", "replace", "dev", device, "root", "netem", "loss", "3%", "limit", "100000")
+            while dropped(device) < LOST:
                 both(client, other, 15, 8)
-                harm.join()
-                end()
+            say(f"{dropped(device)} packets were lost")
+            run("tc", "qdisc", "replace", "dev", device, "root", "pfifo", "limit", "100000")
+            say("link down for 8 s")
+            harm = threading.Thread(target=link_down, args=(device, 8.0))
+            harm.start()
+            both(client, other, 15, 8)
+            harm.join()
             deadline = time.monotonic() + 120
             while not client.info()["way"]["up"] and time.monotonic() < deadline:
                 same(client, other, 8)

@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -208,6 +209,27 @@ def test_a_server_killed_in_mid_call_is_a_lost_connection_and_what_it_had_is_cou
         client.flush(10.0)
     with pytest.raises(ConnectionLost, match=f"^{gone}.*; 4 {lost}$"):  # with that of the writer's steps
         client.close()
+
+
+def test_one_slow_answer_of_a_server_that_starts_its_shard_again_ends_no_client(monkeypatch):
+    """Origin: a shard took half a minute to come back, its server was asked all the time and answered late once."""
+    now, answers = [0.0], []
+    monkeypatch.setattr(tcp, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(tcp, "refuses", lambda endpoint: True)
+    session = TcpSession.__new__(TcpSession)
+    session._opened, session._endpoint, session._heartbeat = {}, "tcp://127.0.0.1:1", 100.0
+    session._start_afresh()
+    session._talk = SimpleNamespace(link=SimpleNamespace(down_since=0.0, ending=False))
+    session.listed = lambda: answers[-1]
+    asked = [(14, None, True), (20, True, True), (27, None, True), (34, None, True), (36, None, False)]
+    for at, answer, alive in asked:
+        now[0] = at
+        answers.append(answer)
+        assert session._alive() is alive, at
+    now[0] = 20
+    answers.append(False)
+    assert not session._alive()  # its word counts at once
+    session._talk = None
 
 
 FORK = """

@@ -43,4 +43,4 @@ trap 'rm -rf "$(dirname "$keys")"' EXIT
 export GEAR_CURVE_KEYS=$keys GEAR_RDMA=clear  # beyond loopback there are always keys
 passed+=(-e GEAR_CURVE_KEYS -e GEAR_RDMA)
 pair="$python -m tests.rdma.pair"
-"$here/pair.sh" -C "$root" -t 900 "${passed[@]}" -- "$pair server 10.77.0.1" "$pair client 10.77.0.1"
+"$here/pair.sh" -C "$root" -t "${RDMA_VM_SECONDS:-1500}" "${passed[@]}" -- "$pair server 10.77.0.1" "$pair client 10.77.0.1"
