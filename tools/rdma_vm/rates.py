@@ -1,6 +1,7 @@
 """Rates of the transport's queue pairs beside perftest's, both ends in this machine: `run.sh -- PYTHON rates.py`.
 
-Ratios alone mean something in a virtual machine. Both are measured in turns, and the best of three of each is taken.
+Ratios alone mean something in a virtual machine. Both are measured in turns, and the best of
+`ROUNDS` of each is taken: less than that says what else the machine did.
 It ends with 1 if a transfer of 1 MiB is slower than `BAR` of what perftest does.
 """
 
@@ -17,8 +18,8 @@ from gear.transport.rdma_device import device, enter, leave
 from gear.transport.rdma_queue import Key, QueuePair
 from gear.transport.rdma_verbs import verbs
 
-BAR = 0.8
-PORT, ATTEMPTS, TOTAL = 18519, 5, {1 << 20: 20 << 20, 4096: 4 << 20}
+BAR, ROUNDS = 0.8, 6
+PORT, ATTEMPTS, TOTAL = 18519, 5, {1 << 20: 40 << 20, 4096: 4 << 20}
 
 
 def perftest(program: str, size: int, count: int) -> float:
@@ -72,7 +73,7 @@ def main() -> int:
     low = 0
     for verb, program in (("read", "ib_read_bw"), ("write", "ib_write_bw")):
         for size, total in TOTAL.items():
-            pairs = [(ours(verb, size, total // size), perftest(program, size, total // size)) for _ in range(3)]
+            pairs = [(ours(verb, size, total // size), perftest(program, size, total // size)) for _ in range(ROUNDS)]
             mine, theirs = (max(column) for column in zip(*pairs, strict=True))
             sys.stdout.write(f"{verb} {size:>8} B: {mine:7.1f} MB/s, {program} {theirs:7.1f}: {mine / theirs:.2f}\n")
             sys.stdout.flush()
