@@ -227,6 +227,8 @@ class Service:
             raise ProtocolError(f"there is no table number {index} on this shard")
         row = client.rows.get(index)
         if row is None:
+            if hosted.hidden:  # it may be dropped, and must have no clients then
+                raise ProtocolError(f"table number {index} is not created on every shard yet; open it by its name")
             row = client.rows[index] = hosted.stored.attach(client.identity)
             hosted.clients[row] = client
             self.timers.recall(hosted)  # everybody's share has become smaller

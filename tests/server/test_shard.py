@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import zmq
 
-from gear.schema import Steps
+from gear.schema import Steps, to_bytes
 from gear.server import warm
 from gear.transport import messages as m
 from gear.transport import wire
@@ -139,6 +139,19 @@ def test_requests_on_tables_that_are_not_there_are_refused(session):
             session._talk.ask(body, 1e9, frames)
 
 
+def test_a_table_that_nobody_finds_yet_takes_no_requests(server, session, endpoints, stranger, name):
+    """Origin: who had guessed its number was a client of it; when it was dropped, and he left, the shard died."""
+    one, spec = greeted(stranger, endpoints[2]), to_bytes(table(name))
+    before = session.info(5.0)["pid"]
+    assert ask(one, 1, m.CreateTable(spec, True)) == m.Done()
+    for number in range(256):
+        ask(one, 2 + number, m.Explain(number))
+    assert ask(one, 300, m.DropHidden(spec)) == m.Done()
+    one.close(0)
+    still_works(server, name)
+    assert session.info(5.0)["pid"] == before
+
+
 def test_damaged_commits_are_refused_and_nothing_changes(session, name):
     opened = session.create_table(table(name), 5.0)
     grant = session.lease(opened, 2, 2, 5.0)
@@ -169,8 +182,6 @@ def test_others_are_served_while_a_large_table_is_created(start_server):
     first, second = connect(server.address, timeout=5.0), connect(server.address, timeout=5.0)
     opened = first.create_table(table("small"), 5.0)
     with second._talk.lock:
-        from gear.schema import to_bytes
-
         call = second._talk.post(m.CreateTable(to_bytes(table("large", capacity=Steps(20_000_000)))))
         others = 0
         while not second._talk.until(lambda: call.done, 0.0):
