@@ -124,7 +124,8 @@ class GroupBook:
         for group in {id(g): g for slot in slots if (g := self._unjudged.get(slot)) is not None}.values():
             if not self._there(group) or self._known(group):
                 for slot in group.slots:
-                    self._unjudged.pop(slot, None)
+                    if self._unjudged.get(slot) is group:  # one that was driven out has left its slots to others
+                        del self._unjudged[slot]
                 if self._there(group):
                     self._judge(group)
 

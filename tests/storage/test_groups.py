@@ -96,6 +96,26 @@ def test_a_group_waits_for_a_column_that_comes_later():
     assert actor.served(1) == [0, 1]
 
 
+def test_a_group_that_was_driven_out_takes_no_other_from_the_wait_for_its_column():
+    """Origin: one half of its slots was another group's by then, which was forgotten and never delivered."""
+    actor = prompts(2, Trajectories(4))
+    book, known, numbers = actor.stored.groups, [], iter(range(1000))
+    book._known = lambda group: group.key in known
+    mine = gone = set()
+    while len(mine & gone) != 1:  # until a group lies across what two others have left
+        if len(mine) and next(numbers) % 5 == 0:
+            actor.member(next(numbers), next(numbers))  # so that not all lie as those before
+        left, number = dict(book._unjudged), next(numbers)
+        mine = {actor.member(number, number) for _ in range(2)}
+        gone = next((set(left[slot].slots) for slot in mine if slot in left), set())
+    (shared,), (other,) = mine & gone, gone - mine
+    assert actor.member(next(numbers), "next") == other
+    book.filled([other])
+    known.append(book._unjudged[shared].key)
+    book.filled([shared])
+    assert actor.stored.claims.units(0) == 1
+
+
 def test_a_late_group_is_an_event_of_the_timer():
     actor, got = prompts(3, rule={"deadline": 5.0, "short": "deliver"}), []
     before = time.monotonic()
