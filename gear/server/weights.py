@@ -242,9 +242,10 @@ class Weights:
             return
         parked = self._waiting.setdefault(body.name, deque())
         # After a break of its connection a client asks again for what it may not have got.
-        alive = (w for w in parked if not w.over and (w.client is not client or w.request != request))
+        for same in parked:
+            same.over |= same.client is client and same.request == request
         waiting = _Waiting(client, request, body.name, body.newer_than)
-        self._waiting[body.name] = deque((*alive, waiting))
+        self._waiting[body.name] = deque((*(w for w in parked if not w.over), waiting))
         if body.timeout is not None:
             self._deadlines.add(time.monotonic() + body.timeout, waiting)
 
@@ -294,6 +295,7 @@ class Weights:
         """End the waits whose deadline passed."""
         for waiting in self._deadlines.due(now):
             waiting.over = True
+            self._leave(waiting.name)
             version = self._latest.get(waiting.name)
             error = DeadlineExceeded(late(waiting.name, waiting.newer_than, version.number if version else None))
             self._refuse(waiting.client, waiting.request, error, 0)
@@ -305,5 +307,9 @@ class Weights:
         for name, parked in list(self._waiting.items()):
             for waiting in parked:
                 waiting.over |= waiting.client is client
-            if all(waiting.over for waiting in parked):
-                del self._waiting[name]
+            self._leave(name)
+
+    def _leave(self, name: str) -> None:
+        """Forget a name that nobody waits for any more: there is no end of names that never come."""
+        if all(waiting.over for waiting in self._waiting.get(name, ())):
+            self._waiting.pop(name, None)

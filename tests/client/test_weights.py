@@ -113,6 +113,13 @@ def test_a_fetch_that_times_out_says_what_there_is(client, name):
         client.fetch(name, newer_than=5, timeout=0)
 
 
+def test_a_name_that_nobody_waits_for_any_more_is_forgotten(client, name):
+    """Origin: who asked for one new name after the other, each in vain, left all of them behind at the server."""
+    with pytest.raises(gear.DeadlineExceeded):
+        client.fetch(f"{name}-never", timeout=0)
+    assert f"{name}-never" not in client.info()["weights"]
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
