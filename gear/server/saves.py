@@ -53,6 +53,8 @@ class _Job:
     answer: Callable[[m.Message | GearError], None]
     save: PartSave | None = None
     taken: threading.Event = field(default_factory=threading.Event)
+    failed: Exception | None = None
+    """Why there was no instant."""
 
 
 class Saves:
@@ -185,6 +187,8 @@ class Saves:
                 self._due.append(job)
                 self._stir()
                 job.taken.wait()
+                if job.failed is not None:
+                    raise job.failed
             outcome = job.run()
         except GearError as error:
             outcome = error
@@ -211,8 +215,11 @@ class Saves:
         while self._due:
             job = self._due.popleft()
             assert job.save is not None
-            job.save.take()
             self._now = job.save
+            try:
+                job.save.take()
+            except Exception as error:  # memory may be short; it must end this save, not the shard
+                job.failed = error
             job.taken.set()
         while self._done:
             job, outcome = self._done.popleft()

@@ -96,3 +96,18 @@ def test_a_save_under_way_is_given_up_when_the_server_ends(shard, tmp_path, monk
     assert shard.answers == [], "whoever asked asks the shard that takes its place"
     assert [path.name for path in shelf.incomplete(tmp_path)] == [f".partial-{TOKENS[1]}"]
     assert shelf.seal(tmp_path, TOKENS[1], 1, "test", "test", 0.0)[1].parts[0].weights[0].version == 1
+
+
+def test_a_save_without_an_instant_fails_alone(shard, monkeypatch):
+    """Origin: what went wrong there, as for want of memory, ended the shard's loop."""
+
+    def take(save: saving.PartSave) -> None:
+        raise MemoryError("no room for the rows")
+
+    monkeypatch.setattr(saving.PartSave, "take", take)
+    monkeypatch.setattr(saves_.logger, "exception", lambda *_: None)
+    monkeypatch.setattr(saves_.logger, "error", lambda *_: None)
+    shard.ask()
+    shard.until(lambda: shard.answers)
+    assert "no room for the rows" in str(shard.answers)
+    assert shard.saves.info()["running"] == 0
