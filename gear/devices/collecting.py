@@ -129,14 +129,15 @@ class Collector:
             return ready
         while len(self._ready) >= MOST_READY:
             self._ready.popitem(last=False)
-        ready = self._ready[key] = []
+        made: list[Gather | GatherViews] = []
         segment = self._mapped.span
         for rows, arena in self._split(plan):
             if plan.viewed:
-                ready.append(GatherViews(segment, rows, plan.pads, items, out, max(total, 0), split, arena))
+                made.append(GatherViews(segment, rows, plan.pads, items, out, max(total, 0), split, arena))
             else:
-                ready.append(Gather(segment, rows, plan.pads, items, out, total, arena))
-        return ready
+                made.append(Gather(segment, rows, plan.pads, items, out, total, arena))
+        self._ready[key] = made  # only whole: the device may have had no memory for all of it
+        return made
 
     def _split(self, plan: Plan) -> list[tuple[npt.NDArray[np.int64], Any]]:
         """The plan's rows by memory: plan rows, and the arena on the device or None; the first makes the mask."""

@@ -235,6 +235,31 @@ def test_gathers_on_two_streams_share_no_scratch(monkeypatch):
     assert used[0] is not used[1]
 
 
+def test_a_plan_that_found_no_memory_is_made_anew(monkeypatch):
+    """Origin: what had been made of it was kept, and the next batch of that plan was not gathered, without a word."""
+    gathered = []
+
+    class Gather:
+        full = True
+
+        def __init__(self, *given: Any) -> None:
+            if Gather.full:
+                raise MemoryError
+
+        def __call__(self, *given: Any) -> None:
+            gathered.append(given)
+
+    monkeypatch.setattr(collecting, "Gather", Gather)
+    layout = Layout(table(gear.Window(4)))
+    collector = collecting.Collector(layout, SimpleNamespace(span=b""), None, 0)
+    plan = make_plan(layout, (), 3, 4)
+    with pytest.raises(MemoryError):
+        collector(plan, 3, -1, b"", b"", b"", b"", 0)
+    Gather.full = False
+    collector(plan, 3, -1, b"", b"", b"", b"", 0)
+    assert len(gathered) == 1
+
+
 def test_a_selection_is_released_behind_what_is_being_collected_of_it(monkeypatch):
     with gear.embedded([table(gear.Window(4))], device="cuda:0") as client:
         fill(client)
