@@ -137,6 +137,9 @@ class Stream:
             event, action = self._waiting.get()
             try:
                 event.synchronize()
+            except Exception:  # they run no more: what is let go of now is read by nobody
+                logger.exception("kernels failed")
+            try:
                 action()
             except Exception:
                 logger.exception("what was to follow kernels failed")

@@ -77,6 +77,20 @@ def test_a_batch_is_handed_over_by_events_and_torch_knows_who_uses_it(said):
     ]  # fmt: skip
 
 
+def test_what_follows_kernels_that_failed_is_done_all_the_same(said):
+    """Origin: pins stayed, and whoever waited for the rest, as a client that closes, waited for ever."""
+    _, fake = said
+    stream, done = streams.Stream(3), threading.Event()
+
+    class Failed(fake):
+        def synchronize(self) -> None:
+            raise RuntimeError("an illegal memory access was encountered")
+
+    stream.event = lambda: Failed("event")
+    stream.after(done.set)
+    assert done.wait(10)
+
+
 def test_what_follows_kernels_is_done_in_their_order_by_a_thread_that_waits(said, monkeypatch):
     log, _ = said
     stream, done = streams.Stream(3), []
