@@ -6,6 +6,7 @@ memory. What is kept for one client is bounded, whether or not it plays by the r
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from gear.batch import Selection
     from gear.transport.channel import Buffer
 
+logger = logging.getLogger(__name__)
+
 MOST_PIECES = 64
 """Pieces of one client that are gathered or not sent yet; a client of ours has a few dozen under way at most."""
 
@@ -44,6 +47,9 @@ _PLANS = 1024
 
 Rows: TypeAlias = "zmq.Frame | memoryview | bytes"
 """Gathered bytes on their way out; ZeroMQ copies a memoryview and sends a frame from where it is."""
+
+Gathered: TypeAlias = "npt.NDArray[np.uint8] | GearError | None"
+"""What has become of a piece; None: it is under way."""
 
 
 class Send(Protocol):
@@ -264,30 +270,43 @@ class Bulk:
             grains = self._grains.of(hosted.stored.layout, plan, lengths)
             then(Flow(hosted.stored.segment, grains, starts, lengths, neighbours, good, hosted.stored.collect))
             return
-        client.gathering += 1
 
-        def gathered(result: npt.NDArray[np.uint8] | GearError) -> None:
-            client.gathering -= 1
-            if client.rows.get(hosted.index) != row:  # given up meanwhile
-                if into is not None:
-                    then(PinLost("the client was given up"))
-                return
-            try:
+        def start() -> Gathered:
+            outcome = self._gatherer.gather(job)
+            client.gathering += outcome is None  # once it is under way: before, memory for it may be short
+            return outcome
+
+        def judge(outcome: Gathered) -> list[Rows] | GearError | None:
+            """What is said of what was gathered, if it is what was asked for; None if it is gathered anew."""
+            while isinstance(outcome, np.ndarray):
                 pins.held(row, pin)
+                if presence is None or presence.unchanged:
+                    return self._frames(client, outcome) if into is None else []
+                outcome = start()  # overwritten meanwhile
+            return outcome
+
+        def tell(outcome: Gathered) -> None:
+            said: list[Rows] | GearError | None
+            try:
+                said = judge(outcome)
             except GearError as error:
-                result = error
-            if isinstance(result, GearError):
-                then(result)
-                return
-            if presence is not None and not presence.unchanged:  # overwritten meanwhile
-                client.gathering += 1
-                self._gatherer.gather(job)
-                return
-            then(self._frames(client, result) if into is None else [])
+                said = error
+            except Exception as error:  # it ends this request, not whatever else has been gathered
+                logger.exception("gathered items of table %s cannot be sent", hosted.name)
+                said = GearError(f"internal error of the server: {error!r}; see its log")
+            if said is not None:
+                then(said)
+
+        def gathered(outcome: Gathered) -> None:
+            client.gathering -= 1
+            if client.rows.get(hosted.index) == row:
+                tell(outcome)
+            elif into is not None:  # given up meanwhile
+                then(PinLost("the client was given up"))
 
         stored = hosted.stored
         job = Job(stored.segment, plan, starts, lengths, neighbours, gathered, stored.collect, into)
-        self._gatherer.gather(job)
+        tell(start())
 
     def _frames(self, client: Client, rows: npt.NDArray[np.uint8]) -> list[Rows]:
         """Gathered bytes as buffers of a message; how much of it waits for the client is known within `TRACKED`."""

@@ -49,7 +49,7 @@ Then = Callable[["npt.NDArray[np.uint8] | GearError"], None]
 
 
 class Job(NamedTuple):
-    """What to gather, and by what; `then` gets the bytes, or an error, on the thread that calls `finish`.
+    """What to gather, and by what; `then` gets the bytes, or an error, from `finish` if they are not there at once.
 
     into : part of a larger array; None for memory of the gatherer's own.
     """
@@ -89,22 +89,22 @@ class Gatherer:
         self._lock = threading.Lock()
         self._used: list[tuple[npt.NDArray[np.uint8], list[zmq.MessageTracker]]] = []
 
-    def gather(self, job: Job) -> None:
-        """Gather at once if it is little, else soon."""
+    def gather(self, job: Job) -> npt.NDArray[np.uint8] | GearError | None:
+        """Gather at once if it is little, and return it; else soon: None, and `then` gets it."""
         plan = job.plan
         size = len(job.starts)
         shares = min(THREADS, size) if plan.nbytes >= SHARED else 1
         work = _Work(job, self._memory(plan.nbytes) if job.into is None else job.into, shares)
         if plan.nbytes <= AT_ONCE:
             _gather(work, 0, size)
-            job.then(work.error or work.out)
-            return
-        if not self._threads:
-            self._threads = [threading.Thread(target=self._run, name="gather", daemon=True) for _ in range(THREADS)]
-            for thread in self._threads:
-                thread.start()
+            return work.error or work.out
+        while len(self._threads) < THREADS:
+            thread = threading.Thread(target=self._run, name="gather", daemon=True)
+            thread.start()  # it may fail: then one is started for the next piece
+            self._threads.append(thread)
         for share in range(shares):
             self._shares.put((work, size * share // shares, size * (share + 1) // shares))
+        return None
 
     def finish(self) -> None:
         """Hand over what has been gathered."""

@@ -13,7 +13,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -56,7 +57,8 @@ _NAPS = (50e-6, 1e-3)
 assert EACH < RECEIVES
 
 
-class _Push(NamedTuple):
+@dataclass(eq=False)
+class _Push:
     """Rows that are staged for a client: where they go, and the request that is answered when they are there."""
 
     client: Client
@@ -68,6 +70,7 @@ class _Push(NamedTuple):
     nbytes: int
     far: Key
     immediate: int
+    over: bool = False
 
 
 class Pushes:
@@ -126,7 +129,7 @@ class Pushes:
 
         try:
             self._bulk.gather(client, hosted, row, body.pin, plan, starts, lengths, then, staged.memory[: plan.nbytes])
-        except GearError:
+        except Exception:  # memory may be short, too
             self._unstage(made)
             raise
 
@@ -146,6 +149,9 @@ class Pushes:
         return staged
 
     def _unstage(self, push: _Push) -> None:
+        if push.over:  # it was refused, and that failed
+            return
+        push.over = True
         push.peer.pushes -= 1
         self.figures["staged_bytes"] -= len(push.staged.memory)
         self._pool.put(push.staged)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import pytest
 import gear
 from gear.errors import DataError, GearError, PinLost, ProtocolError, SchemaError
 from gear.server import bulk
+from gear.server.gatherer import AT_ONCE
 from gear.storage.fields import BEGIN, END
 from gear.storage.layout import COMMIT_ENTRY
 from gear.transport import messages as m
@@ -196,3 +199,62 @@ def test_a_client_that_sends_rows_ahead_without_end_is_refused(session, over_tcp
             calls.append(over_tcp._talk.post(m.Insert(opened.layout.index), (entries.tobytes(), b"", b"", rows)))
         assert over_tcp._talk.until(lambda: any(call.done for call in calls), 1e9)
     assert any("may send ahead" in call.answer.message for call in calls if call.done)
+
+
+class Gathering:
+    """A client without a lane that gathers a piece which only threads gather, as a shard's loop does it."""
+
+    def __init__(self, late: bool = False) -> None:
+        self.woken, self.told = threading.Event(), []
+        self.bulk = bulk.Bulk(lambda *_: None, lambda *_: None, self.woken.set)
+        self.client = SimpleNamespace(gathering=0, sending=[], lane=None, rows={0: 3}, untracked=0)
+        pins = SimpleNamespace(held=lambda row, pin: np.empty(0, np.int32))
+        stored = SimpleNamespace(
+            pins=pins, layout=SimpleNamespace(late=late), segment=np.empty(0, np.uint8), table=None,
+            collect=lambda *_: None,
+        )  # fmt: skip
+        self.hosted = SimpleNamespace(stored=stored, index=0, name="t")
+        table = SimpleNamespace(name="t")
+        self.plan = SimpleNamespace(nbytes=AT_ONCE + 1, regions=[], views=(), size=1, table=table)
+
+    def gather(self) -> None:
+        one = np.zeros(1, np.int64), np.ones(1, np.int32)
+        self.bulk.gather(self.client, self.hosted, 3, 1, self.plan, *one, self.told.append)
+
+    def finish(self) -> None:
+        assert self.woken.wait(30.0)
+        self.woken.clear()
+        self.bulk.finish()
+
+
+def no_memory(nbytes: int) -> None:
+    raise MemoryError(f"no {nbytes} bytes")
+
+
+def test_a_piece_for_which_there_is_no_memory_is_not_under_way(monkeypatch):
+    """Origin: it counted as such for ever, and after some dozens the client was refused for good."""
+    one = Gathering()
+    with monkeypatch.context() as patched:
+        patched.setattr(one.bulk._gatherer, "_memory", no_memory)
+        with pytest.raises(MemoryError):
+            one.gather()
+    assert one.client.gathering == 0
+    one.gather()
+    assert one.client.gathering == 1
+    one.finish()
+    assert one.client.gathering == 0
+    assert bytes(one.told[0][-1]) == m.GOOD
+
+
+def test_a_piece_that_cannot_be_gathered_anew_is_refused(monkeypatch, caplog):
+    """Origin: it ended the shard's loop."""
+    monkeypatch.setattr(bulk, "late_columns", lambda *_: ("late",))
+    presence = SimpleNamespace(near=lambda neighbours: neighbours, unchanged=False)
+    monkeypatch.setattr(bulk, "Presence", lambda *_: presence)
+    one = Gathering(late=True)
+    one.gather()
+    monkeypatch.setattr(one.bulk._gatherer, "_memory", no_memory)
+    one.finish()
+    assert [type(error) for error in one.told] == [GearError]
+    assert one.client.gathering == 0
+    assert "MemoryError" in caplog.text
