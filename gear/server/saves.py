@@ -265,6 +265,9 @@ class Saves:
             self._note(job, self._write(save))
         except GearError as error:
             self._note(job, error)
+        except Exception as error:  # the shard is to end in order all the same
+            logger.exception("the last checkpoint failed")
+            self._note(job, CheckpointError(f"internal error of the server: {error!r}"))
 
     def info(self) -> dict[str, Any]:
         """The last save: when, bytes, new ones, seconds, most bytes aside; failures so far. Plain data."""

@@ -85,7 +85,7 @@ class Service:
         self.tables = Tables(place, budget, wake)
         self.lending = Lending(place, self.tables, self._send, token, heartbeat)
         self.tables.adopt, self.tables.forget = self.lending.adopt, self.lending.forget
-        self._clients, self._transmit = clients, send
+        self._clients, self._transmit, self._wake = clients, send, wake
         self._bulk = Bulk(self._send, self._refuse, wake)
         self.weights = self._weights = Weights(budget, self._send, self._refuse, place.era)
         self.timers = Timers(self.tables, self._weights, self.lending, self._send)
@@ -166,10 +166,12 @@ class Service:
 
     def finish(self) -> None:
         """Take in what other threads have done."""
-        self.tables.finish()
-        self._bulk.finish()
-        self.peers.finish()
-        self.saves.finish()
+        for finish in (self.tables.finish, self._bulk.finish, self.peers.finish, self.saves.finish):
+            try:
+                finish()
+            except Exception:  # it concerns the one thing that was in hand; the rest has its turn at once
+                logger.exception("what another thread has done could not be taken in")
+                self._wake()
         self.timers.stir()
 
     def _saved(self) -> dict[str, Any]:

@@ -249,7 +249,11 @@ class Tables:
             )
         birth = _Birth(table, mine, number, parts, index, nbytes, layout.device_bytes, [(made, hidden)])
         self._births[table.name] = birth
-        threading.Thread(target=self._give_birth, args=(birth,), name=f"create {table.name}", daemon=True).start()
+        try:
+            threading.Thread(target=self._give_birth, args=(birth,), name=f"create {table.name}", daemon=True).start()
+        except BaseException:  # there may be no more threads: whoever asks again must not wait for this one
+            del self._births[table.name]
+            raise
 
     def _check_device(self, name: str, nbytes: int) -> None:
         place = self._place
@@ -288,15 +292,28 @@ class Tables:
         while self._finished:
             birth, result = self._finished.popleft()
             del self._births[birth.table.name]
-            outcome: Hosted | GearError
-            if isinstance(result, GearError):
-                outcome = result
-            else:
-                hidden = all(asked for _, asked in birth.waiting)
-                spec = schema.to_bytes(birth.table)
-                outcome = Hosted(result, birth.index, birth.table, spec, birth.number, birth.parts, True)
-                outcome.show(hidden)
-                self.add(outcome)
-                logger.info("created table %s: %s", birth.table.name, size_text(birth.nbytes))
+            outcome = result if isinstance(result, GearError) else self._take_in(birth, result)
             for made, _ in birth.waiting:
-                made(outcome)
+                try:
+                    made(outcome)
+                except Exception:  # the others that wait are to hear of it
+                    logger.exception("somebody could not be told of table %s", birth.table.name)
+
+    def _take_in(self, birth: _Birth, stored: StoredTable) -> Hosted | GearError:
+        """A table that was made, for everybody; if it cannot be had after all nothing of it is left."""
+        hosted = None
+        try:
+            hidden = all(asked for _, asked in birth.waiting)
+            spec = schema.to_bytes(birth.table)
+            hosted = Hosted(stored, birth.index, birth.table, spec, birth.number, birth.parts, True)
+            self.add(hosted)
+            hosted.show(hidden)
+        except Exception as error:
+            logger.exception("table %s could not be taken in", birth.table.name)
+            if hosted is not None and hosted.index in self._by_index:
+                self._remove(hosted)
+            else:
+                stored.close()
+            return GearError(f"internal error of the server: {error!r}; see its log")
+        logger.info("created table %s: %s", birth.table.name, size_text(birth.nbytes))
+        return hosted

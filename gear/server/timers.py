@@ -6,6 +6,7 @@ whoever may have made something due sooner says so, of one table by `touch`, of 
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,12 @@ if TYPE_CHECKING:
     from gear.server.tables import Hosted, Tables
     from gear.server.weights import Weights
 
+logger = logging.getLogger(__name__)
+
 _RECLAIM_SECONDS = 0.05
+_AGAIN_SECONDS = 1.0
+"""After which what has failed is tried again."""
+
 _NEVER = float("inf")
 
 
@@ -57,26 +63,41 @@ class Timers:
             self._all(now)
 
     def _all(self, now: float) -> None:
-        self._weights.expire(now)
+        ill: set[object] = set()
         clock = time.time()
         for hosted in self._tables:
-            hosted.queue.expire(now)
-            if hosted.queue.copying or hosted.stored.growing.expire(clock):
-                hosted.queue.advance()
-            if hosted.stored.pins.next_expiry <= clock:
-                self.revoke(hosted, hosted.stored.pins.expire(clock))
-                hosted.queue.advance()
-            if hosted.queue.starved and now >= hosted.reclaim_at:
-                hosted.reclaim_at = now + _RECLAIM_SECONDS
-                self.revoke(hosted, hosted.stored.reclaim())
-                hosted.queue.advance()  # pins that nobody had joined are gone at once
-                self.recall(hosted)
-        self._lending.tick(now)
-        due = [_due(hosted, now) for hosted in self._tables]
-        for other in (self._weights.next_deadline, self._lending.next_due(now)):
-            if other is not None:
-                due.append(other)
+            try:
+                self._look_at(hosted, now, clock)
+            except Exception:  # a bug of ours with one table must not take down all others
+                logger.exception("what was due of table number %d failed", hosted.index)
+                ill.add(hosted)
+        others = (self._weights, self._weights.expire), (self._lending, self._lending.tick)
+        for part, do in others:
+            try:
+                do(now)
+            except Exception:
+                logger.exception("what was due of %s failed", type(part).__name__)
+                ill.add(part)
+        due = [now + _AGAIN_SECONDS] if ill else []
+        due += [_due(hosted, now) for hosted in self._tables if hosted not in ill]
+        if self._weights not in ill and (deadline := self._weights.next_deadline) is not None:
+            due.append(deadline)
+        if self._lending not in ill and (next_due := self._lending.next_due(now)) is not None:
+            due.append(next_due)
         self.due = min(due, default=_NEVER)
+
+    def _look_at(self, hosted: Hosted, now: float, clock: float) -> None:
+        hosted.queue.expire(now)
+        if hosted.queue.copying or hosted.stored.growing.expire(clock):
+            hosted.queue.advance()
+        if hosted.stored.pins.next_expiry <= clock:
+            self.revoke(hosted, hosted.stored.pins.expire(clock))
+            hosted.queue.advance()
+        if hosted.queue.starved and now >= hosted.reclaim_at:
+            hosted.reclaim_at = now + _RECLAIM_SECONDS
+            self.revoke(hosted, hosted.stored.reclaim())
+            hosted.queue.advance()  # pins that nobody had joined are gone at once
+            self.recall(hosted)
 
     def recall(self, hosted: Hosted) -> None:
         """Ask for leases beyond a client's share."""

@@ -111,3 +111,12 @@ def test_a_save_without_an_instant_fails_alone(shard, monkeypatch):
     shard.until(lambda: shard.answers)
     assert "no room for the rows" in str(shard.answers)
     assert shard.saves.info()["running"] == 0
+
+
+def test_a_last_save_that_fails_for_want_of_memory_lets_the_shard_end_in_order(shard, monkeypatch):
+    def take(save: saving.PartSave) -> None:
+        raise MemoryError("no room for the rows")
+
+    monkeypatch.setattr(saving.PartSave, "take", take)
+    shard.saves.last(TOKENS[0])
+    assert shard.saves.info()["failures"] == 1

@@ -27,6 +27,12 @@ class Looked(RequestQueue):
         super().expire(now)
 
 
+class Part(SimpleNamespace):
+    """Another part of a shard."""
+
+    __hash__ = object.__hash__
+
+
 class Held:
     """What the clock asks of a `Hosted`."""
 
@@ -42,8 +48,8 @@ def hosted() -> Held:
 
 @pytest.fixture
 def timers(hosted) -> Timers:
-    weights = SimpleNamespace(expire=lambda now: None, next_deadline=None)
-    lending = SimpleNamespace(active=False, tick=lambda now: None, next_due=lambda now: None)
+    weights = Part(expire=lambda now: None, next_deadline=None)
+    lending = Part(active=False, tick=lambda now: None, next_due=lambda now: None)
     timers = Timers([hosted], weights, lending, lambda *message: None)
     timers.tick(100.0)
     return timers
@@ -91,3 +97,18 @@ def test_while_a_writer_waits_for_blocks_readers_are_looked_at_again_and_again(t
     assert timers.due == pytest.approx(101.05)
     timers.tick(timers.due)
     assert timers.due == pytest.approx(101.10)
+
+
+def test_what_fails_of_one_table_ends_neither_the_clock_nor_what_is_due_of_others(timers, hosted, monkeypatch, caplog):
+    """Origin: it ended the shard, with the tables of everybody."""
+    other, results = Held(), []
+    other.stored.attach(bytes(16))
+    other.queue.select(0, 1, 1, 60.0, 140.0, results.append)
+    ill = Part(index=1, queue=Part(expire=lambda now: 1 // 0))
+    timers._tables[:] = [ill, other]
+    monkeypatch.setattr(timers._lending, "tick", lambda now: 1 // 0)
+    timers.stir()
+    timers.tick(140.0)
+    assert [type(result) for result in results] == [DeadlineExceeded]
+    assert timers.due == 141.0
+    assert [record.exc_info[0] for record in caplog.records] == [ZeroDivisionError] * 2
