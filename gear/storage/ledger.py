@@ -145,18 +145,16 @@ class Ledger:
         room = min(self._room(), sum(self.accounts[shard].want for shard in waiting))
         lent = dict.fromkeys(waiting, 0)
         turn = [shard for shard in waiting if shard > self._last] + [shard for shard in waiting if shard <= self._last]
-        while room > 0 and turn:
-            for shard in list(turn):
-                if room <= 0:
-                    break
+        while room > 0 and turn:  # as many rounds at once as all of them take part in: they may want billions
+            rounds = max(1, min(room // len(turn), *(self.accounts[shard].want for shard in turn)))
+            for shard in turn[:room]:
                 account = self.accounts[shard]
-                account.want -= 1
-                account.credit = max(0, account.credit) + 1
-                lent[shard] += 1
-                room -= 1
+                account.want -= rounds
+                account.credit = max(0, account.credit) + rounds
+                lent[shard] += rounds
+                room -= rounds
                 self._last = shard
-                if not account.want:
-                    turn.remove(shard)
+            turn = [shard for shard in turn if self.accounts[shard].want]
         return {shard: amount for shard, amount in lent.items() if amount}
 
     def lend_to(self, shard: int) -> int:

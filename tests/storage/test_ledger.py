@@ -73,6 +73,17 @@ def test_shards_that_wait_get_their_turns():
     assert sum(got.values()) > 25
 
 
+def test_a_shard_that_wants_without_end_holds_nobody_up():
+    """Origin: what was lent was counted out one by one: a want of billions kept the home from serving for minutes."""
+    book, _ = ledger(gear.SampleToInsertRatio(1.0, 1, (0.0, 1e12)), others=2)
+    first, second, third = book.accounts
+    book.accounts[first].want, book.accounts[second].want, book.accounts[third].want = 2, 2**62, 2**62
+    lent = book.lend()
+    assert lent[first] == 2
+    assert sum(lent.values()) == 1 << 31
+    assert abs(lent[second] - lent[third]) <= 1
+
+
 def test_min_size_counts_the_items_of_all_shards():
     book, _ = ledger(gear.MinSize(3))
     book.accounts[1].inserted = 2
