@@ -44,8 +44,8 @@ class Arena:
         self.layout, self.gpu = layout, gpu
         self._driver = seam.driver()
         self.number = number_of(gpu)
-        self.memory = DeviceMemory(self.number, layout.device_bytes, f"table {layout.table.name!r}", handle)
         self._shadow = memory.sparse(max(4096, layout.device_bytes))  # never touched: it only tells addresses apart
+        self.memory = DeviceMemory(self.number, layout.device_bytes, f"table {layout.table.name!r}", handle)
         self.close = weakref.finalize(self, self.memory.close)
 
     @property
@@ -194,7 +194,7 @@ class DeviceValue:
 
     def __getitem__(self, key: slice) -> DeviceValue:
         first, stop, _ = key.indices(len(self))
-        row = self.nbytes // len(self)
+        row = math.prod(self.shape[1:]) * self.dtype.itemsize
         return DeviceValue(
             self.address + first * row, (max(0, stop - first), *self.shape[1:]), self.dtype, self._owner, self.name
         )

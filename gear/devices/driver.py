@@ -181,7 +181,12 @@ class Driver:
                 "unlimited; docker run --ulimit memlock=-1), or lower the capacity"
             )
         mapped = ctypes.c_uint64()
-        self._call("cuMemHostGetDevicePointer_v2", ctypes.byref(mapped), ctypes.c_void_p(address), 0)
+        try:
+            self._call("cuMemHostGetDevicePointer_v2", ctypes.byref(mapped), ctypes.c_void_p(address), 0)
+        except DeviceError:
+            if not result:
+                self._cuda.cuMemHostUnregister(ctypes.c_void_p(address))  # what went wrong first is told
+            raise
         return mapped.value
 
     def unregister(self, address: int) -> None:
@@ -221,8 +226,12 @@ class Driver:
             )
         if result:
             raise DeviceError(f"cuMemAlloc: the CUDA driver says {self._name(result)}")
-        self._call("cuMemsetD8_v2", address, 0, ctypes.c_size_t(whole))
-        self.settle()  # it only begins by then, and others write there as soon as they have opened it
+        try:
+            self._call("cuMemsetD8_v2", address, 0, ctypes.c_size_t(whole))
+            self.settle()  # it only begins by then, and others write there as soon as they have opened it
+        except DeviceError:
+            self._cuda.cuMemFree_v2(address)  # whatever it says: what went wrong first is told
+            raise
         return address.value
 
     def free(self, address: int) -> None:

@@ -95,13 +95,15 @@ class DeviceMemory:
     def __init__(self, number: int, nbytes: int, owner: str, handle: bytes = b"") -> None:
         self._driver, self._number, self.nbytes, self._opened = seam.driver(), number, nbytes, bool(handle)
         with self._driver.at(number):
-            if handle:
-                self.address, self.handle = self._driver.open(handle, nbytes), handle
-            else:
-                self.address = self._driver.allocate(nbytes, owner)
-                self.handle = self._driver.export(self.address)
-        array = self._driver.array(self.address) if seam.SIMULATED else None  # type: ignore[attr-defined]
-        self.span = span(self.address, nbytes, array)  # type: ignore[arg-type]
+            self.address = self._driver.open(handle, nbytes) if handle else self._driver.allocate(nbytes, owner)
+        try:
+            with self._driver.at(number):
+                self.handle = handle or self._driver.export(self.address)
+            array = self._driver.array(self.address) if seam.SIMULATED else None  # type: ignore[attr-defined]
+            self.span = span(self.address, nbytes, array)  # type: ignore[arg-type]
+        except BaseException:  # nobody else knows of it
+            self.close()
+            raise
 
     def close(self) -> None:
         """Let go of it; where it was allocated it is free then."""

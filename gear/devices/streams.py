@@ -149,13 +149,15 @@ class Stream:
 
 
 _streams: dict[int, Stream] = {}
+_making = threading.Lock()
 
 
 def stream_of(number: int) -> Stream:
     """The stream of a device."""
-    if number not in _streams:
-        _streams[number] = Stream(number)
-    return _streams[number]
+    with _making:  # two of them would share what one orders: pins would go while the other reads
+        if number not in _streams:
+            _streams[number] = Stream(number)
+        return _streams[number]
 
 
 def drain_all() -> None:
@@ -182,5 +184,12 @@ def as_table(tensor: torch.Tensor) -> Any:
     return cuda.as_cuda_array(tensor, sync=False)
 
 
+def _begin_anew() -> None:
+    """In a child: neither the threads nor CUDA survive a fork, and the lock may be held by one of them."""
+    global _making
+    _making = threading.Lock()
+    _streams.clear()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_streams.clear)  # neither the threads nor CUDA survive a fork
+    os.register_at_fork(after_in_child=_begin_anew)

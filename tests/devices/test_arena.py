@@ -93,6 +93,11 @@ def test_values_on_a_device_are_copied_there_and_never_seen_by_the_host(arena, m
         device_value(OnCard(array[:, :2]))
 
 
+def test_of_no_rows_there_are_no_rows():
+    none = DeviceValue(64, (0, 3), np.dtype(np.int16), None)[0:5]
+    assert (none.address, none.shape, none.nbytes) == (64, (0, 3), 0)
+
+
 def test_the_stream_that_makes_a_value_is_waited_for(monkeypatch):
     waited = []
     monkeypatch.setattr(seam.driver(), "settle", waited.append)

@@ -8,6 +8,7 @@ import pytest
 from gear.devices import memory, seam
 from gear.devices.arena import device_value
 from gear.devices.driver import Driver
+from gear.devices.memory import DeviceMemory, MappedSegment
 from gear.errors import DeviceError, InsufficientMemory
 
 
@@ -99,3 +100,20 @@ def test_a_value_comes_to_the_host_on_a_thread_that_has_used_no_device(library):
     there, back = ["cuCtxSetCurrent"], ["cuCtxSetCurrent"]
     assert used == [*there, *back, *there, "cuStreamSynchronize", *back, *there, "cuMemcpyDtoH_v2", *back]
     assert {given[1] for name, given in library.calls if name == "cuDeviceGet"} == {0, 1}
+
+
+@pytest.mark.parametrize("call", ["cuMemsetD8_v2", "cuStreamSynchronize", "cuIpcGetMemHandle"])
+def test_device_memory_that_cannot_be_made_ready_is_freed(library, call):
+    """Origin: nobody knew of it, so nobody ever freed it."""
+    library.results[call] = 201
+    with pytest.raises(DeviceError, match="CUDA_ERROR_INVALID_CONTEXT"):
+        DeviceMemory(0, 5, "table 't'")
+    freed = [given[0].value for name, given in library.calls if name == "cuMemFree_v2"]
+    assert freed == [1 << 40]
+
+
+def test_a_segment_that_cannot_be_mapped_is_unlocked(library):
+    library.results["cuMemHostGetDevicePointer_v2"] = 201
+    with pytest.raises(DeviceError):
+        MappedSegment(np.zeros(4096, np.uint8), 0)
+    assert [name for name, _ in library.calls].count("cuMemHostUnregister") == 1

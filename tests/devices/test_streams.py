@@ -104,3 +104,13 @@ def test_what_follows_kernels_is_done_in_their_order_by_a_thread_that_waits(said
     assert done == ["gear-stream", "last"]
     words = [entry[:2] for entry in log]
     assert words.count(("event", "record")) == words.count(("event", "synchronize")) == 4
+
+
+def test_while_a_device_gets_its_stream_no_other_thread_makes_one(monkeypatch):
+    """Origin: two threads that asked at once got one each, of which `drain_all` waited for the last."""
+    others_may = []
+    monkeypatch.setattr(streams, "Stream", lambda number: others_may.append(streams._making.acquire(blocking=False)))
+    monkeypatch.setattr(streams, "_streams", {})
+    for _ in range(2):
+        streams.stream_of(3)
+    assert others_may == [False]
