@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from gear.errors import ServerConflict
-from gear.server.config import Options, ShardOptions, shard_count
+from gear.server.config import Options, Ready, ShardOptions, shard_count
 from gear.server.process import Adopted, ShardProcess, launch
 from gear.server.runtime import Claim, door_of, last_token, shard_directory
 from gear.storage.memory import size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 logger = logging.getLogger(__name__)
 
@@ -154,14 +154,28 @@ class Shards:
             f"{size_text(sum(one.nbytes for one in ready))}" + (f", {damaged} damaged entries left out" * bool(damaged))
         )
 
-    def tend(self) -> float:
-        """Have a spare process ready when it is time; seconds until it is."""
+    def tend(self, starting: Iterable[tuple[ShardProcess, float]] = ()) -> float:
+        """Do what it is time for; seconds until there is more.
+
+        That is to have a spare process ready, and to give up shards that are `starting` again, each since a time by
+        `time.monotonic()`, and do not come so far.
+        """
         if self._options.max_restarts <= 0:
             return MINUTE
-        left = self._spare_at - time.monotonic()
-        if left <= 0 and (self._spare is None or self._spare.poll() is not None):
-            self._spare = launch(self._options.log_level)
-        return left if left > 0 else MINUTE
+        now = time.monotonic()
+        if now >= self._spare_at and (self._spare is None or self._spare.poll() is not None):
+            try:
+                self._spare = launch(self._options.log_level)
+            except OSError:
+                logger.exception("a spare process cannot be started")
+                self._spare_at = now + SPARE_SECONDS
+        due = [self._spare_at]
+        for shard, since in starting:
+            due.append(since + _START_SECONDS)
+            if now >= due[-1] and shard.ready is None:
+                shard.ready = Ready(refused=f"it did not start within {_START_SECONDS:g} s")
+                shard.kill()  # `died` is told
+        return min((at - now for at in due if at > now), default=MINUTE)
 
     def _take_spare(self) -> subprocess.Popen[bytes] | None:
         spare, self._spare, self._spare_at = self._spare, None, time.monotonic() + SPARE_SECONDS
@@ -183,18 +197,28 @@ class Shards:
         )
         others = self.serving
         meanwhile = f"; {others} of {len(self.all)} shards go on serving" if others else ""
-        refused = shard.ready is not None and shard.ready.refused
-        if len(deaths) > self._options.max_restarts or refused:
+        why = "" if shard.ready is None else shard.ready.refused
+        if not why and len(deaths) > self._options.max_restarts:
+            why = f"it died {len(deaths)} times within a minute" if self._options.max_restarts else "as told"
+        successor = None
+        if not why:
+            ready = shard.ready or shard.expected
+            told = shard.told if ready is None else structs.replace(shard.told, port=ready.port, restore="")
+            try:
+                successor = ShardProcess(told, ready, self._take_spare())
+                successor.watch()
+            except OSError as error:  # the others go on
+                logger.exception("a process cannot be started")
+                why = f"it cannot be: {error}"
+                if successor is not None:
+                    successor.end(0.0)
+        if why or successor is None:
             shard.ended = True
             door_of(self._claim.directory, shard.index, len(self.all)).unlink(missing_ok=True)
-            why = refused or f"it died {len(deaths)} times within a minute" if self._options.max_restarts else "as told"
             logger.error("%s and is not started again (%s)%s", what, why, meanwhile)
             return None
         self.restarts[shard.index] += 1
         logger.error("%s and is started again%s", what, meanwhile)
-        ready = shard.ready or shard.expected
-        told = shard.told if ready is None else structs.replace(shard.told, port=ready.port, restore="")
-        successor = ShardProcess(told, ready, self._take_spare())
         self.all[shard.index] = successor
         return successor
 

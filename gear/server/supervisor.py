@@ -182,7 +182,7 @@ class Supervisor:
                     self._checkpoints.start(every, self._own_address, token, own)
             self._hear_connections()
             self._answer_all(name)
-            came = dict(poll.poll(1 + shards.tend() * 1000))
+            came = dict(poll.poll(1 + shards.tend(starting.values()) * 1000))
             if self._wake_reader in came:
                 os.read(self._wake_reader, 4096)
             for descriptor in came.keys() & starting.keys():
@@ -201,7 +201,10 @@ class Supervisor:
                     starting[successor.stdout] = successor, time.monotonic()
                     poll.register(successor.watch(), select.POLLIN)
                     poll.register(successor.stdout, select.POLLIN)
-                    self._write(name)
+                    try:
+                        self._write(name)
+                    except OSError:  # its directory is full, say: what was noted before is enough to find the shards
+                        logger.exception("which processes serve cannot be noted down")
         return 0 if shards.complete else 1
 
     def _write(self, name: str) -> None:

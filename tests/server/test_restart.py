@@ -15,6 +15,7 @@ import pytest
 
 import gear
 from gear.parts import holders
+from gear.server.runtime import runtime_directory
 from tests.server.test_supervisor import gone
 from tests.transport.helpers import eventually
 
@@ -140,6 +141,24 @@ def test_killed_shards_come_back_and_nothing_is_lost_or_twice(start_server, path
     log = server.log.read_text()
     assert log.count("died with exit code -9 and is started again") == 2
     assert log.count("the shard serves again after") == 2
+
+
+def test_a_shard_comes_back_though_nobody_can_note_it_down(start_server):
+    """Origin: a full directory of locks and records ended all shards when one had died."""
+    server = start_server()
+    client = gear.connect(server.address)
+    client.create_table(declare())
+    name = client.info()["name"]
+    blocked = runtime_directory() / f"{name}.new"
+    blocked.mkdir()
+    try:
+        os.kill(shard_pid(client), signal.SIGKILL)
+        client.insert(trajectory(1), "t")
+        eventually(lambda: "cannot be noted down" in server.log.read_text(), "it is said")
+        assert client.info()["restarts"] == 1
+    finally:
+        blocked.rmdir()
+    client.close()
 
 
 def test_a_server_killed_as_a_whole_goes_on_when_it_is_started_again(start_server):
