@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gear.server.clients import Client
     from gear.server.tables import Place, Tables
     from gear.server.weights import Weights
+    from gear.storage.table import StoredTable
     from gear.transport.channel import Buffer
 
 logger = logging.getLogger(__name__)
@@ -159,8 +160,13 @@ class Saves:
         ]  # fmt: skip
         return PartSave(
             self._directory(), token, self._place.shard, subjects, self._weights.parcels, yields=not last,
-            in_vain=lambda: self._ending and not last,
+            in_vain=lambda: self._ending and not last, dropped=self._dropped,
         )  # fmt: skip
+
+    def _dropped(self, stored: StoredTable) -> bool:
+        """Whether a table is none of the shard's any more; from any thread."""
+        hosted = self._tables.get(stored.layout.index)
+        return hosted is None or hosted.stored is not stored
 
     # The thread
 

@@ -6,6 +6,7 @@ Between `take` and the end of `write` the owner serves everybody.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gear.arrays import Entry
+    from gear.storage.table import StoredTable
 
 
 class Parcel(NamedTuple):
@@ -55,6 +57,8 @@ class PartSave:
         Whether it is written at a pace that leaves the processor to others.
     in_vain : () -> bool
         Asked between the pieces: whether nobody will complete it any more, so that it is given up.
+    dropped : StoredTable -> bool
+        Asked before a table is written and afterwards: whether it was dropped since, so that it is left out.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class PartSave:
         room: int | None = None,
         yields: bool = True,
         in_vain: Callable[[], bool] = lambda: False,
+        dropped: Callable[[StoredTable], bool] = lambda stored: False,
     ) -> None:
         self._directory, self.token, self._shard, self._room = directory, token, shard, room
         self._root = shelf.partial(directory, token)
@@ -74,7 +79,7 @@ class PartSave:
         self._parcels: Sequence[Parcel] = ()
         self.progress = Progress()
         self.snapshots: list[Snapshot] = []
-        self._stage, self._yields, self._in_vain = Stage(), yields, in_vain
+        self._stage, self._yields, self._in_vain, self._dropped = Stage(), yields, in_vain, dropped
         self._pace: Pace | None = None
 
     def prepare(self) -> None:
@@ -125,12 +130,18 @@ class PartSave:
             before = self._before()
             written, tables = 0, []
             for subject, snapshot in zip(self._subjects, self.snapshots, strict=True):
+                if self._dropped(subject.stored):
+                    snapshot.forget()
+                    continue
                 earlier = next((t for t in before.tables if _same_line(t, subject)), None) if before else None
                 one = TableSave(self._root, self._shard, subject, snapshot, self._stage, self._advance)
                 saved, bytes_ = one.write(before.path if before else None, earlier)
+                snapshot.forget()
+                if self._dropped(subject.stored):
+                    shutil.rmtree(self._root / f"shard-{self._shard}" / f"table-{saved.index}", ignore_errors=True)
+                    continue
                 tables.append(saved)
                 written += bytes_
-                snapshot.forget()
             weights = []
             for k, parcel in enumerate(self._parcels):
                 weights.append(self._write_parcel(k, parcel))

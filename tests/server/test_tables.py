@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from gear import schema
 from gear.errors import GearError
 from gear.server.budget import MemoryBudget
+from gear.server.saves import Saves, Shelf
 from gear.server.tables import Hosted, Place, Tables
+from gear.storage.saving_table import TableSave
 from tests.transport.helpers import table
 
 
@@ -74,3 +77,30 @@ def test_a_birth_without_a_thread_is_none(shard, monkeypatch):
     shard.create()
     shard.finish()
     assert isinstance(shard.told[0], Hosted)
+
+
+@pytest.mark.parametrize("while_it_is_written", [False, True])
+def test_a_part_that_is_dropped_while_a_save_is_under_way_is_not_in_the_checkpoint(
+    shard, tmp_path, monkeypatch, while_it_is_written
+):
+    """Origin: a restore brought back, hidden, what nobody could find when it was saved, nor afterwards."""
+    spec, folder, write = schema.to_bytes(table("t")), tmp_path / "saved", TableSave.write
+    shard.tables.create(spec, True, shard.told.append)
+    shard.finish()
+    weights = SimpleNamespace(parcels=list)
+    saves = Saves(Shelf(str(folder)), shard.place, shard.tables, weights, *[lambda *_: None] * 3)
+    save = saves._new(f"{1:016x}")
+    save.prepare()
+    save.take()
+
+    def write_and_drop(one: TableSave, *given):
+        saved = write(one, *given)
+        shard.tables.drop_hidden(spec)
+        return saved
+
+    if while_it_is_written:
+        monkeypatch.setattr(TableSave, "write", write_and_drop)
+    else:
+        shard.tables.drop_hidden(spec)
+    assert save.write().tables == []
+    assert not list(folder.rglob("table-*"))
