@@ -119,8 +119,7 @@ def test_a_batch_beyond_the_limiters_span_gathers_its_credit(shards, one, name):
         for _ in range(11):
             one.insert(STEP, name, timeout=20.0)
         batch = waiting.result(20)
-    assert len(batch.ids) == 12
-    assert len(set((batch.ids >> ID_SHARD_SHIFT & 0xFF).tolist())) == 2
+    assert len(batch.ids) == 12  # of one shard or both: its items may have been drawn when there was one
 
 
 def test_batches_of_many_readers_that_need_all_the_credit_there_is_do_not_lock_each_other(shards, one, name):
