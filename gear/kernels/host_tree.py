@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from gear.kernels.compile import helper, kernel, prefetch
 from gear.kernels.compile import read_float64 as _at
+from gear.kernels.host_node import least, least_leaf, node_sum, write_float64
 from gear.kernels.records import FAN
 
 SHIFT = 3
@@ -21,60 +22,27 @@ Integers = npt.NDArray[np.int64]
 
 
 @helper
-def _node_sum(node: int) -> float:
-    """Sum of the eight float64 at an address."""
-    low = (_at(node) + _at(node + 8)) + (_at(node + 16) + _at(node + 24))
-    high = (_at(node + 32) + _at(node + 40)) + (_at(node + 48) + _at(node + 56))
-    return low + high
+def _sum_up(tree: int, mins: int, level: int, start: int, below: int, inner: int, place: int) -> None:
+    """Sum and minimum of node `place` of an inner level that begins at `start`, its children's at `below`.
 
-
-@helper
-def _less(a: float, b: float) -> float:
-    return a if a < b else b
-
-
-@helper
-def _least(node: int) -> float:
-    """The smallest of the eight float64 at an address."""
-    low = _less(_less(_at(node), _at(node + 8)), _less(_at(node + 16), _at(node + 24)))
-    high = _less(_less(_at(node + 32), _at(node + 40)), _less(_at(node + 48), _at(node + 56)))
-    return _less(low, high)
-
-
-@helper
-def _leaf(address: int) -> float:
-    return _at(address) if _at(address) > 0.0 else np.inf
-
-
-@helper
-def _least_leaf(node: int) -> float:
-    """The smallest of the eight float64 at an address that is not zero."""
-    low = _less(_less(_leaf(node), _leaf(node + 8)), _less(_leaf(node + 16), _leaf(node + 24)))
-    high = _less(_less(_leaf(node + 32), _leaf(node + 40)), _less(_leaf(node + 48), _leaf(node + 56)))
-    return _less(low, high)
-
-
-@helper
-def _sum_up(tree: Floats, mins: Floats, level: int, start: int, below: int, inner: int, place: int) -> None:
-    """Sum and minimum of node `place` of an inner level that begins at `start`, its children's at `below`."""
-    node = below + place * FAN
-    tree[start + place] = _node_sum(tree.ctypes.data + 8 * node)
-    if level == 1:
-        mins[start + place - inner] = _least_leaf(tree.ctypes.data + 8 * node)
-    else:
-        mins[start + place - inner] = _least(mins.ctypes.data + 8 * (node - inner))
+    tree, mins: addresses.
+    """
+    node, mine = below + place * FAN, start + place
+    write_float64(tree + 8 * mine, node_sum(tree + 8 * node))
+    smallest = least_leaf(tree + 8 * node) if level == 1 else least(mins + 8 * (node - inner))
+    write_float64(mins + 8 * (mine - inner), smallest)
 
 
 @kernel
 def tree_build(tree: Floats, mins: Floats, starts: Integers) -> None:
     """Make sums and minima from the leaves; runs once before the tree is used."""
-    levels = starts.shape[0]
+    levels, base, low = starts.shape[0], tree.ctypes.data, mins.ctypes.data
     for level in range(1, levels):
         start, below, inner = starts[level], starts[level - 1], starts[1]
         end = starts[level + 1] if level + 1 < levels else tree.shape[0]
         nodes = (start - below) // FAN
         for place in range(nodes):
-            _sum_up(tree, mins, level, start, below, inner, place)
+            _sum_up(base, low, level, start, below, inner, place)
         for place in range(nodes, end - start):  # padding to whole nodes
             tree[start + place] = 0.0
             mins[start + place - inner] = np.inf
@@ -87,7 +55,7 @@ def tree_update(tree: Floats, mins: Floats, starts: Integers, items: Integers, l
     if leaves.shape[0] != n:
         raise ValueError("tree_update: items and leaves differ in length")
     count = 0 if levels == 0 else starts[1] if levels > 1 else tree.shape[0]
-    base = tree.ctypes.data
+    base, low = tree.ctypes.data, mins.ctypes.data
     for k in range(n):
         if items[k] < 0 or items[k] >= count:
             raise IndexError("tree_update: an item lies outside the tree")
@@ -99,13 +67,13 @@ def tree_update(tree: Floats, mins: Floats, starts: Integers, items: Integers, l
         nodes = (start - below) // FAN
         if nodes <= n:  # cheaper than finding out which ones changed
             for place in range(nodes):
-                _sum_up(tree, mins, level, start, below, inner, place)
+                _sum_up(base, low, level, start, below, inner, place)
             continue
         last = np.int64(-1)
         for k in range(n):
             place = items[k] >> (SHIFT * level)
             if place != last:  # sorted items share parents
-                _sum_up(tree, mins, level, start, below, inner, place)
+                _sum_up(base, low, level, start, below, inner, place)
                 last = place
 
 
@@ -114,7 +82,7 @@ def tree_total(tree: Floats, starts: Integers) -> float:
     """Return the sum of all leaves."""
     if starts.shape[0] == 0:
         return 0.0
-    return _node_sum(tree.ctypes.data + 8 * starts[starts.shape[0] - 1])
+    return node_sum(tree.ctypes.data + 8 * starts[starts.shape[0] - 1])
 
 
 @kernel
@@ -124,8 +92,8 @@ def tree_smallest(tree: Floats, mins: Floats, starts: Integers) -> float:
     if levels == 0:
         return np.inf
     if levels == 1:
-        return _least_leaf(tree.ctypes.data)
-    return _least(mins.ctypes.data + 8 * (starts[levels - 1] - starts[1]))
+        return least_leaf(tree.ctypes.data)
+    return least(mins.ctypes.data + 8 * (starts[levels - 1] - starts[1]))
 
 
 @helper
@@ -147,14 +115,14 @@ def tree_draw(tree: Floats, starts: Integers, masses: Floats, items: Integers) -
     if items.shape[0] != n:
         raise ValueError("tree_draw: masses and items differ in length")
     base = tree.ctypes.data
-    if levels == 0 or not _node_sum(base + 8 * starts[levels - 1]) > 0.0:
+    if levels == 0 or not node_sum(base + 8 * starts[levels - 1]) > 0.0:
         items[:] = -1
         return
     items[:] = 0
     for level in range(levels - 1, -1, -1):
         start, below = base + 8 * starts[level], base + 8 * (starts[level - 1] if level > 0 else 0)
         for k in range(n):
-            # Halves, pairs, single children, added in the order of _node_sum; a NaN goes right.
+            # Halves, pairs, single children, added in the order of node_sum; a NaN goes right.
             node, x = start + 64 * items[k], masses[k]
             first, second = _at(node) + _at(node + 8), _at(node + 16) + _at(node + 24)
             third, half = _at(node + 32) + _at(node + 40), first + second
