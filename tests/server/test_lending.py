@@ -13,7 +13,6 @@ import pytest
 import gear
 from gear.errors import ConnectionLost, DeadlineExceeded, ProtocolError
 from gear.parts import holders
-from gear.storage.fields import ID_SHARD_SHIFT
 from gear.transport import messages as m
 from tests.transport.helpers import eventually
 
