@@ -61,7 +61,10 @@ def item_of(params, blocks, block, row):
     """Item index of a row of a block in use (its slot for whole trajectories)."""
     if params[f.P_ITEM] == f.WHOLE:
         return np.int64(blocks[block * f.BLOCK_FIELDS + f.SLOT])
-    return block * params[f.P_ITEMS_PER_BLOCK] + (row - block * params[f.P_BLOCK_STEPS]) // params[f.P_STRIDE]
+    within = row - block * params[f.P_BLOCK_STEPS]
+    if params[f.P_STRIDE] > 1:
+        within //= params[f.P_STRIDE]
+    return block * params[f.P_ITEMS_PER_BLOCK] + within
 
 
 @kernel

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gear.kernels.compile import kernel
+from gear.kernels.compile import kernel, prefetch
 from gear.kernels.host import tree_update
 from gear.selection import epochs, heap, uniform
 from gear.selection.prioritized import leaf
@@ -91,8 +91,9 @@ def _note_leaves(segment, params, items, leaves):
 def set_priorities(segment, params, items, priorities):
     """Give items (int64[N], indices) their raw priorities (float64[N]) in the sampler's tree."""
     floats = float64s(segment, params, f.R_FLOATS)
-    leaves = np.empty(items.shape[0])
+    leaves, tree = np.empty(items.shape[0]), float64s(segment, params, f.R_TREE)
     for k in range(items.shape[0]):
+        prefetch(tree.ctypes.data + 8 * items[k])  # comes while powers are taken
         leaves[k] = leaf(priorities[k], floats[f.ALPHA], floats[f.EPS])
     write_leaves(segment, params, items, leaves)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gear.kernels.compile import prefetch
 from gear.kernels.program import FLAG, FLOATS, LONGS, SHORTS
 from gear.selection import distinct
 from gear.selection.prioritized import refused
@@ -112,7 +113,7 @@ def update(segment, params, ids, priorities):
     raw = float64s(segment, params, f.R_RAW)
     in_heap = is_heap(params)
     times = int32s(segment, params, f.R_TIMES)
-    row_mask = (np.int64(1) << params[f.P_ROW_BITS]) - 1
+    row_mask, steps, stride = (np.int64(1) << params[f.P_ROW_BITS]) - 1, params[f.P_BLOCK_STEPS], params[f.P_STRIDE]
     generation_mask = (np.int64(1) << (f.ID_SHARD_SHIFT - params[f.P_ROW_BITS])) - 1
     prefix = params[f.P_TABLE] << (f.ID_TABLE_SHIFT - f.ID_SHARD_SHIFT) | params[f.P_SHARD]
     items = np.empty(ids.shape[0], np.int64)
@@ -120,9 +121,12 @@ def update(segment, params, ids, priorities):
     touched = np.empty(ids.shape[0], np.int64)
     n, applied, n_touched = 0, 0, 0
     seen = distinct.room(ids.shape[0] if by_priority(params) else 0)
+    for k in range(ids.shape[0]):  # records lie anywhere: they come while others are asked for
+        prefetch(blocks.ctypes.data + 4 * f.BLOCK_FIELDS * np.int64(np.uint64(ids[k] & row_mask) // np.uint64(steps)))
+    largest = floats[f.MAX_PRIORITY]
     for k in range(ids.shape[0]):
         row = ids[k] & row_mask
-        block = row // params[f.P_BLOCK_STEPS]
+        block = np.int64(np.uint64(row) // np.uint64(steps))
         if ids[k] < 0 or ids[k] >> f.ID_SHARD_SHIFT != prefix or block >= params[f.P_BLOCKS]:
             continue
         record = block * f.BLOCK_FIELDS
@@ -132,15 +136,18 @@ def update(segment, params, ids, priorities):
         at = slot * f.SLOT_FIELDS
         if slots[at + f.STATE] != f.OPEN and slots[at + f.STATE] != f.CLOSED:
             continue
-        t = np.int64(blocks[record + f.ORDINAL]) * params[f.P_BLOCK_STEPS] + row - block * params[f.P_BLOCK_STEPS]
+        t = np.int64(blocks[record + f.ORDINAL]) * steps + row - block * steps
         if params[f.P_ITEM] == f.WHOLE:
             if t != 0:
                 continue
-        elif t % params[f.P_STRIDE] != 0 or t // params[f.P_STRIDE] >= slots[at + f.ITEMS]:
+        elif stride == 1:  # divisions are dear
+            if t >= slots[at + f.ITEMS]:
+                continue
+        elif t % stride != 0 or t // stride >= slots[at + f.ITEMS]:
             continue
         item = item_of(params, blocks, block, row)
         applied += 1
-        floats[f.MAX_PRIORITY] = max(floats[f.MAX_PRIORITY], priorities[k])
+        largest = max(largest, priorities[k])
         if by_priority(params) and slots[at + f.STATE] == f.CLOSED and distinct.is_new(seen, slot):
             touched[n_touched] = slot
             n_touched += 1
@@ -150,6 +157,7 @@ def update(segment, params, ids, priorities):
         if not spent:
             items[n], values[n] = item, priorities[k]
             n += 1
+    floats[f.MAX_PRIORITY] = largest
     reweigh(segment, params, items[:n], values[:n])
     for k in range(n_touched):
         weigh(segment, params, touched[k])
