@@ -98,7 +98,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """No shared-memory segment of ours outlives the tests: all of our processes are dead by now."""
     if hasattr(session.config, "workerinput"):
         return
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while (left := {name for name in _segments() - _before if not _lives(name)}) and time.monotonic() < deadline:
         time.sleep(0.02)
     if left:  # not by `pytest.exit`: the tests that failed are still to be listed
@@ -117,7 +117,7 @@ def no_processes_left() -> Iterator[None]:
     """No process of ours outlives the tests; of several that share the tests each looks after its own."""
     os.environ[_MARK] = uuid.uuid4().hex
     yield
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while (left := _processes()) and time.monotonic() < deadline:
         time.sleep(0.02)
     for pid in left:
@@ -159,7 +159,7 @@ class Server:
         self.fields = dict(part.split("=", 1) for part in line.split() if "=" in part)
         self.address = self.fields["address"]
 
-    def stop(self, number: int = signal.SIGTERM, timeout: float = 20.0) -> int:
+    def stop(self, number: int = signal.SIGTERM, timeout: float = 60.0) -> int:
         """Send the signal, wait for the end, return the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)

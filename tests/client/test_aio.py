@@ -48,13 +48,19 @@ class Held:
     def __call__(self, *arguments, **options):
         result = self.function(*arguments, **options)
         self.done.set()
-        assert self.go.wait(30)
+        assert self.go.wait(60)
         return result
 
 
 async def parked(client, count=1):
     """Let the tasks' verbs get to where they wait: as many threads as verbs, each at work."""
     while sum(not call.future.done() for call in set(client._threads._running)) < count:
+        await asyncio.sleep(0)
+
+
+async def waits(client, whose):
+    """Let a task's verb get to where it waits: before, it would be stopped before it began."""
+    while figures(client)[f"waiting_{whose}"] < 1:
         await asyncio.sleep(0)
 
 
@@ -132,14 +138,14 @@ def test_any_number_of_waiting_verbs_does_not_keep_away_what_they_wait_for(embed
 def test_a_cancelled_sample_stops_waiting_and_takes_nothing(client):
     async def main():
         sample = asyncio.create_task(client.sample_async(2, "t"))
-        await parked(client)
+        await waits(client, "readers")
         sample.cancel()
         with pytest.raises(asyncio.CancelledError) as caught:
             await sample
         assert "sample of 2 timed out" in caught.value.outcome
         await client.insert_async(rows(2), "t")
         await client.insert_async(rows(2, 10), "t")
-        assert (await client.sample_async(2, "t", timeout=10))["step"][:, 0].tolist() == [0, 10]
+        assert (await client.sample_async(2, "t", timeout=60.0))["step"][:, 0].tolist() == [0, 10]
 
     asyncio.run(main())
     assert figures(client)["sampled_items"] == 2
@@ -162,7 +168,7 @@ def test_a_batch_that_came_for_a_cancelled_sample_is_given_back(client, monkeypa
             held.go.set()
             call = next(iter(client._threads._running), None)
             if call is not None:
-                call.future.result(30)
+                call.future.result(60)
         sample.cancel()
         held.go.set()
         with pytest.raises(asyncio.CancelledError) as caught:
@@ -171,7 +177,7 @@ def test_a_batch_that_came_for_a_cancelled_sample_is_given_back(client, monkeypa
 
     asyncio.run(main())
     monkeypatch.undo()
-    assert client.sample(1, "t", timeout=10)["step"][0, 0] == 0
+    assert client.sample(1, "t", timeout=60.0)["step"][0, 0] == 0
     assert figures(client)["sampled_items"] == 1
 
 
@@ -192,7 +198,7 @@ def test_a_cancelled_selection_is_released(client, monkeypatch):
 
     asyncio.run(main())
     monkeypatch.undo()
-    assert client.sample(1, "t", timeout=10)["step"][0, 0] == 0
+    assert client.sample(1, "t", timeout=60.0)["step"][0, 0] == 0
 
 
 def test_a_cancelled_insert_is_taken_back(embed):
@@ -202,7 +208,7 @@ def test_a_cancelled_insert_is_taken_back(embed):
         for k in (0, 10, 20):
             await client.insert_async(rows(1, k))
         insert = asyncio.create_task(client.insert_async(rows(1, 99)))
-        await parked(client)
+        await waits(client, "writers")
         insert.cancel()
         with pytest.raises(asyncio.CancelledError) as caught:
             await insert
@@ -219,7 +225,7 @@ def test_a_cancelled_insert_is_taken_back(embed):
         return first
 
     assert asyncio.run(main())["step"][0, 0] == 0
-    assert client.sample(3, timeout=10)["step"][:, 0].tolist() == [10, 20, 30]
+    assert client.sample(3, timeout=60.0)["step"][:, 0].tolist() == [10, 20, 30]
     assert figures(client)["inserted_trajectories"] == 4
 
 
@@ -304,7 +310,7 @@ def test_a_loop_that_ends_without_its_tasks_leaves_nothing_drawn(embed, monkeypa
     task = loop.create_task(coroutine)
     loop.call_soon(loop.stop)
     loop.run_forever()
-    assert held.done.wait(30)
+    assert held.done.wait(60)
     coroutine.close()  # as the collector does
     held.go.set()
     loop.close()
@@ -312,7 +318,7 @@ def test_a_loop_that_ends_without_its_tasks_leaves_nothing_drawn(embed, monkeypa
     del task
     gc.collect()
     monkeypatch.undo()
-    assert client.sample(1, timeout=10)["step"][0, 0] == 0
+    assert client.sample(1, timeout=60.0)["step"][0, 0] == 0
 
 
 def test_a_client_nobody_holds_is_collected_though_its_threads_idle(embed):

@@ -25,7 +25,7 @@ def table(desk: Desk, **fields) -> gear.Client:
 
 def insert(desk: Desk, client: gear.Client, *trajectories: int, **options) -> None:
     for number in trajectories:
-        client.insert({"k": np.full(2, number)}, desk.name, timeout=5, **options)
+        client.insert({"k": np.full(2, number)}, desk.name, timeout=60.0, **options)
 
 
 def take(desk: Desk, client: gear.Client, size: int, consumer: str, timeout: float = 5) -> gear.Batch:
@@ -75,7 +75,7 @@ def test_what_was_not_delivered_waits_again_before_what_came_later(desk):
     insert(desk, client, *range(3))
     ids = take(desk, client, 3, "reference").ids
     fill(client, ids[[2, 0]], "logprobs")
-    selection = client.select(2, desk.name, consumer="reward", timeout=5)
+    selection = client.select(2, desk.name, consumer="reward", timeout=60.0)
     fill(client, ids[[1]], "logprobs")
     client.release(selection, delivered=False)
     assert numbers(take(desk, client, 3, "reward")) == [2, 0, 1]

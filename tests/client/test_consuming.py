@@ -25,7 +25,7 @@ def test_every_consumer_is_served_every_item_in_order(desk):
     client = desk.open(consumers=NAMES)
     desk.insert(client, *range(6))
     for name in NAMES:
-        served = [numbers(client.sample(n, desk.name, consumer=name, timeout=5)) for n in (2, 1, 3)]
+        served = [numbers(client.sample(n, desk.name, consumer=name, timeout=60.0)) for n in (2, 1, 3)]
         assert served == [[0, 1], [2], [3, 4, 5]]
     with pytest.raises(gear.DeadlineExceeded, match="6 items are claimed and not acknowledged, 0 acknowledged"):
         client.sample(1, desk.name, consumer="trainer", timeout=0.01)
@@ -34,7 +34,7 @@ def test_every_consumer_is_served_every_item_in_order(desk):
 def test_an_acknowledgement_counts_once_for_each_consumer(desk):
     client = desk.open(consumers=NAMES)
     desk.insert(client, 1, 2, 3)
-    batch = client.sample(3, desk.name, consumer="trainer", timeout=5)
+    batch = client.sample(3, desk.name, consumer="trainer", timeout=60.0)
     assert client.ack(batch.ids[:2]).applied == 2  # the consumer it sampled for last
     again = client.ack(batch.ids, consumer="trainer")
     assert (again.applied, again.repeated, again.stale, len(again.served_again)) == (1, 2, 0, 0)
@@ -51,7 +51,7 @@ def test_an_item_leaves_a_queue_when_all_consumers_have_acknowledged_it(desk):
     desk.insert(client, 1, 2)
     with pytest.raises(gear.DeadlineExceeded, match="waits for acknowledgements of reference, reward, trainer"):
         desk.insert(client, 3, timeout=0.01)
-    ids = client.sample(2, desk.name, consumer="trainer", timeout=5).ids
+    ids = client.sample(2, desk.name, consumer="trainer", timeout=60.0).ids
     client.ack(ids)
     client.ack(ids, consumer="reward")
     assert desk.figures(client)["items"] == 2
@@ -59,41 +59,41 @@ def test_an_item_leaves_a_queue_when_all_consumers_have_acknowledged_it(desk):
     assert desk.figures(client)["items"] == 1
     desk.insert(client, 3)
     assert client.ack(ids[1:], consumer="reference").stale == 1
-    assert numbers(client.sample(2, desk.name, consumer="reference", timeout=5)) == [1, 3]
+    assert numbers(client.sample(2, desk.name, consumer="reference", timeout=60.0)) == [1, 3]
     assert desk.figures(client)["consumed_trajectories"] == 1
 
 
 def test_a_queue_gives_what_it_has_to_who_waits_for_more_than_it_can_hold(desk):
     client = desk.open(consumers=("one",), limiter=gear.Queue(3))
     desk.insert(client, 1, 2, 3)
-    assert numbers(client.sample(8, desk.name, consumer="one", timeout=5)) == [1, 2, 3]
+    assert numbers(client.sample(8, desk.name, consumer="one", timeout=60.0)) == [1, 2, 3]
 
 
 def test_what_was_drawn_and_not_delivered_waits_again_in_its_place(desk):
     client = desk.open(consumers=NAMES)
     desk.insert(client, *range(5))
-    first = client.select(2, desk.name, consumer="trainer", timeout=5)
-    second = client.select(2, desk.name, consumer="trainer", timeout=5)
+    first = client.select(2, desk.name, consumer="trainer", timeout=60.0)
+    second = client.select(2, desk.name, consumer="trainer", timeout=60.0)
     client.release(second, delivered=False)
     client.release(first, delivered=False)
-    assert numbers(client.sample(5, desk.name, consumer="trainer", timeout=5)) == [0, 1, 2, 3, 4]
+    assert numbers(client.sample(5, desk.name, consumer="trainer", timeout=60.0)) == [0, 1, 2, 3, 4]
 
 
 def test_a_loader_gives_back_what_was_not_taken(desk):
     client = desk.open(consumers=NAMES)
     desk.insert(client, *range(8))
-    loader = client.loader(2, desk.name, consumer="trainer", prefetch=2, timeout=5, copy=True)
+    loader = client.loader(2, desk.name, consumer="trainer", prefetch=2, timeout=60.0, copy=True)
     taken = numbers(next(loader))
     loader.close()
     waiting = lambda: line(desk, client, "trainer")["waiting"]
     eventually(lambda: waiting() == 6, "the prefetched items wait again")
-    assert taken + numbers(client.sample(6, desk.name, consumer="trainer", timeout=5)) == list(range(8))
+    assert taken + numbers(client.sample(6, desk.name, consumer="trainer", timeout=60.0)) == list(range(8))
 
 
 def test_evicted_items_are_dropped_for_whoever_has_not_acknowledged_them(desk):
     client = desk.open(consumers=("a", "b"), capacity=gear.Trajectories(2))
     desk.insert(client, 1, 2)
-    batch = client.sample(2, desk.name, consumer="a", timeout=5)
+    batch = client.sample(2, desk.name, consumer="a", timeout=60.0)
     client.ack(batch.ids[:1])
     desk.insert(client, 3, 4)
     ack = client.ack(batch.ids[1:])
@@ -132,10 +132,10 @@ def test_a_waiting_consumer_holds_up_neither_writers_nor_other_consumers(desk):
     thread.start()
     eventually(lambda: desk.figures(client)["waiting_readers"] == 1, "the reader waits")
     desk.insert(client, 1, 2)
-    assert numbers(client.sample(2, desk.name, consumer="trainer", timeout=5)) == [1, 2]
+    assert numbers(client.sample(2, desk.name, consumer="trainer", timeout=60.0)) == [1, 2]
     assert got == []
     desk.insert(client, 3)
-    thread.join(30)
+    thread.join(60)
     assert got == [[1, 2, 3]]
 
 
@@ -144,7 +144,7 @@ def test_asyncio(desk):
     desk.insert(client, 1, 2)
 
     async def consume():
-        batch = await client.sample_async(2, desk.name, consumer="one", timeout=5)
+        batch = await client.sample_async(2, desk.name, consumer="one", timeout=60.0)
         return numbers(batch), await client.ack_async(batch.ids)
 
     batch, ack = asyncio.run(consume())
@@ -158,11 +158,11 @@ def test_what_a_client_had_claimed_is_served_first_once_it_is_gone(served_desk):
     client = served_desk.open(consumers=NAMES)
     served_desk.insert(client, *range(8))
     trainer = served_desk.another()
-    first, second = (trainer.sample(2, served_desk.name, consumer="trainer", timeout=5) for _ in range(2))
+    first, second = (trainer.sample(2, served_desk.name, consumer="trainer", timeout=60.0) for _ in range(2))
     trainer.ack(first.ids[:1])
     trainer.close()
     restarted = served_desk.another()
-    assert numbers(restarted.sample(4, served_desk.name, consumer="trainer", timeout=5)) == [1, 2, 3, 4]
+    assert numbers(restarted.sample(4, served_desk.name, consumer="trainer", timeout=60.0)) == [1, 2, 3, 4]
     late = restarted.ack(np.concatenate([first.ids, second.ids]))
     assert (late.applied, late.repeated, len(late.served_again)) == (3, 1, 0)
 
@@ -172,9 +172,9 @@ def test_a_late_acknowledgement_reports_what_was_served_again_to_somebody_else(s
     client = served_desk.open(consumers=NAMES)
     served_desk.insert(client, *range(4))
     trainer, other = served_desk.another(), served_desk.another()
-    batch = trainer.sample(4, served_desk.name, consumer="trainer", timeout=5)
+    batch = trainer.sample(4, served_desk.name, consumer="trainer", timeout=60.0)
     trainer.close()
-    again = other.sample(2, served_desk.name, consumer="trainer", timeout=5)
+    again = other.sample(2, served_desk.name, consumer="trainer", timeout=60.0)
     late = client.ack(batch.ids, consumer="trainer")
     assert late.applied == 2
     assert late.served_again.tolist() == again.ids.tolist() == batch.ids[:2].tolist()
@@ -190,9 +190,9 @@ def test_a_client_whose_connection_broke_goes_on_with_its_claims(server, proxy, 
     served_desk.insert(client, *range(4))
     session = proxy.session(ShmSession if served_desk.path == "shm" else TcpSession)
     with gear.Client(session) as trainer:
-        batch = trainer.sample(3, served_desk.name, consumer="trainer", timeout=5)
+        batch = trainer.sample(3, served_desk.name, consumer="trainer", timeout=60.0)
         proxy.cut()
-        assert numbers(trainer.sample(1, served_desk.name, consumer="trainer", timeout=5)) == [3]
+        assert numbers(trainer.sample(1, served_desk.name, consumer="trainer", timeout=60.0)) == [3]
         assert trainer.ack(batch.ids).applied == 3
         assert proxy.cuts == 1
 

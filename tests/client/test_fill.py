@@ -54,11 +54,11 @@ def test_a_reader_of_both_wakes_when_the_last_comes_and_a_reader_of_one_does_not
     drawn: list[gear.Batch] = []
     waiting = threading.Thread(target=lambda: drawn.append(client.sample(1, require=BOTH, timeout=30)))
     waiting.start()
-    selection = client.select(1, require="logprobs", timeout=5)  # not held up
+    selection = client.select(1, require="logprobs", timeout=60.0)  # not held up
     client.release(selection, delivered=False)
     assert not drawn
     client.fill([one], {"reward": [2.5]})
-    waiting.join(30)
+    waiting.join(60)
     assert drawn[0]["reward"].tolist() == [2.5]
     np.testing.assert_allclose(drawn[0]["logprobs"], [[0.1, 0.2, 0.3]], rtol=1e-6)
 

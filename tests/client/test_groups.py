@@ -26,7 +26,7 @@ def test_three_of_four_are_not_returned(desk):
     with pytest.raises(gear.DeadlineExceeded, match="0 groups wait to be served, 1 were asked for; 1 groups are incom"):
         client.sample(1, desk.name, timeout=0.01)
     desk.insert(client, 4, group=7)
-    assert numbers(client.sample(1, desk.name, timeout=5)) == [1, 2, 3, 4]
+    assert numbers(client.sample(1, desk.name, timeout=60.0)) == [1, 2, 3, 4]
 
 
 def test_interleaved_arrival_never_mixes_two_prompts(desk):
@@ -38,7 +38,7 @@ def test_interleaved_arrival_never_mixes_two_prompts(desk):
         desk.insert(client, prompt, group=f"prompt-{prompt}")
     seen = []
     for size in (1, 4, 20):
-        batch = np.array(numbers(client.sample(size, desk.name, timeout=5))).reshape(size, 4)
+        batch = np.array(numbers(client.sample(size, desk.name, timeout=60.0))).reshape(size, 4)
         assert (batch == batch[:, :1]).all()
         seen += batch[:, 0].tolist()
     assert sorted(seen) == list(range(25))
@@ -49,13 +49,13 @@ def test_keys_of_any_kind_and_only_equal_ones_are_one_group(desk):
     client = desk.open(sampler=gear.Groups(2))
     for number, key in enumerate([1, "1", b"1", -1, "\u00e9" * 15, 1, "1", b"1", -1, "\u00e9" * 15]):
         desk.insert(client, number, group=key)
-    assert numbers(client.sample(5, desk.name, timeout=5)) == [0, 5, 1, 6, 2, 7, 3, 8, 4, 9]
+    assert numbers(client.sample(5, desk.name, timeout=60.0)) == [0, 5, 1, 6, 2, 7, 3, 8, 4, 9]
 
 
 def test_a_key_used_again_begins_a_new_group(desk):
     client = desk.open(sampler=gear.Groups(2))
     desk.insert(client, *range(6), group="same")
-    assert numbers(client.sample(3, desk.name, timeout=5)) == [0, 1, 2, 3, 4, 5]
+    assert numbers(client.sample(3, desk.name, timeout=60.0)) == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(
@@ -79,22 +79,21 @@ def test_a_group_that_is_late_is_dropped_and_reported(desk, caplog):
     """NeMo-RL#3238: a member that never comes: after the deadline the group is dropped and reported."""
     client = desk.open(**groups(deadline=0.05))
     with caplog.at_level(logging.WARNING, logger="gear.storage.groups"):
-        desk.insert(client, 1, 2, 3, group="slow")
+        desk.insert_together(client, ["slow"] * 3, 1, 2, 3)
         with pytest.raises(gear.DeadlineExceeded, match=r"1 were dropped as they were not complete in 0.05 s"):
             client.sample(1, desk.name, timeout=0.2)
     figures = desk.figures(client)
     assert (figures["late_groups"], figures["items"], figures["gathering_groups"]) == (1, 0, 0)
     if desk.path == "inproc":
         assert "1 groups were not complete after 0.05 s and are dropped: 'slow' (3 of 4)" in caplog.text
-    desk.insert(client, 4, group="slow")  # the straggler belongs to another group now
-    desk.insert(client, *range(10, 14), group="quick")
-    assert numbers(client.sample(1, desk.name, timeout=5)) == [10, 11, 12, 13]
+    # the straggler belongs to another group now
+    desk.insert_together(client, ["slow"] + ["quick"] * 4, 4, *range(10, 14))
+    assert numbers(client.sample(1, desk.name, timeout=60.0)) == [10, 11, 12, 13]
 
 
 def test_a_group_that_is_late_is_delivered_short_if_asked_and_wakes_its_reader(desk):
     client = desk.open(**groups(deadline=0.2, short="deliver"))
-    desk.insert(client, 1, 2, 3, group="slow")
-    desk.insert(client, *range(10, 14), group="quick")
+    desk.insert_together(client, ["slow"] * 3 + ["quick"] * 4, 1, 2, 3, *range(10, 14))
     assert numbers(client.sample(2, desk.name, timeout=30)) == [10, 11, 12, 13, 1, 2, 3]
     assert desk.figures(client)["short_groups"] == 1
 
@@ -105,7 +104,7 @@ def test_a_group_of_equal_rewards_is_filtered_and_the_batch_refilled(desk):
     for prompt, rewards in enumerate([(1, 1, 1, 1), (0, 1, 0, 0), (0, 0, 0, 0), (1, 1, 1, 0)]):
         for reward in rewards:
             desk.insert(client, prompt, reward=reward, group=prompt)
-    assert numbers(client.sample(2, desk.name, timeout=5)) == [1] * 4 + [3] * 4
+    assert numbers(client.sample(2, desk.name, timeout=60.0)) == [1] * 4 + [3] * 4
     figures = desk.figures(client)
     assert (figures["completed_groups"], figures["filtered_groups"], figures["items"]) == (4, 2, 0)
 
@@ -127,14 +126,14 @@ def test_a_filter_looks_at_a_late_column_once_every_member_has_it(desk):
         columns=columns, consumers=("reward", "trainer"), **groups(filter=gear.NonzeroVariance("reward"))
     )
     for number in range(8):
-        client.insert({"k": np.full(2, number)}, desk.name, group=number % 2, timeout=5)
+        client.insert({"k": np.full(2, number)}, desk.name, group=number % 2, timeout=60.0)
     ids = np.concatenate([page.ids[np.argsort(page.trajectories)] for page in client.scan(desk.name)])
     with pytest.raises(gear.DeadlineExceeded, match="0 groups wait to be served"):
         client.sample(1, desk.name, consumer="trainer", timeout=0.01)
     client.fill(ids[:7], {"reward": [1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0]})
     assert desk.figures(client)["filtered_groups"] == 1  # the even ones are all there, and equal
     client.fill(ids[7:], {"reward": [1.0]})
-    assert numbers(client.sample(1, desk.name, consumer="trainer", timeout=5)) == [1, 3, 5, 7]
+    assert numbers(client.sample(1, desk.name, consumer="trainer", timeout=60.0)) == [1, 3, 5, 7]
 
 
 def test_a_group_with_a_member_that_is_too_old_leaves_as_a_whole(desk):
@@ -145,7 +144,7 @@ def test_a_group_with_a_member_that_is_too_old_leaves_as_a_whole(desk):
     client.set_version(desk.name, 2)
     figures = desk.figures(client)
     assert (figures["expired_trajectories"], figures["items"]) == (4, 4)
-    assert numbers(client.sample(1, desk.name, timeout=5)) == [10, 11, 12, 13]
+    assert numbers(client.sample(1, desk.name, timeout=60.0)) == [10, 11, 12, 13]
 
 
 def test_removers_take_whole_groups(desk):
@@ -157,35 +156,33 @@ def test_removers_take_whole_groups(desk):
     assert desk.figures(client)["items"] == 6
     with pytest.raises(gear.DeadlineExceeded, match="1 groups wait to be served"):
         client.sample(2, desk.name, timeout=0.01)
-    assert numbers(client.sample(1, desk.name, timeout=5)) == [1] * 4
+    assert numbers(client.sample(1, desk.name, timeout=60.0)) == [1] * 4
 
 
 def test_consumers_are_served_whole_groups(desk):
     client = desk.open(consumers=("reward", "trainer"), **groups())
     for number in range(8):
         desk.insert(client, number, group=number % 2)
-    trainer = client.sample(1, desk.name, consumer="trainer", timeout=5)
+    trainer = client.sample(1, desk.name, consumer="trainer", timeout=60.0)
     assert numbers(trainer) == [0, 2, 4, 6]
-    assert numbers(client.sample(2, desk.name, consumer="reward", timeout=5)) == [0, 2, 4, 6, 1, 3, 5, 7]
+    assert numbers(client.sample(2, desk.name, consumer="reward", timeout=60.0)) == [0, 2, 4, 6, 1, 3, 5, 7]
     assert client.ack(trainer.ids, consumer="trainer").applied == 4
-    assert numbers(client.sample(1, desk.name, consumer="trainer", timeout=5)) == [1, 3, 5, 7]
+    assert numbers(client.sample(1, desk.name, consumer="trainer", timeout=60.0)) == [1, 3, 5, 7]
 
 
 def test_what_was_not_delivered_comes_again_as_a_whole(desk):
     client = desk.open(**groups())
     for number in range(8):
         desk.insert(client, number, group=number % 2)
-    selection = client.select(1, desk.name, timeout=5)
+    selection = client.select(1, desk.name, timeout=60.0)
     client.release(selection, delivered=False)
-    assert numbers(client.sample(2, desk.name, timeout=5)) == [0, 2, 4, 6, 1, 3, 5, 7]
+    assert numbers(client.sample(2, desk.name, timeout=60.0)) == [0, 2, 4, 6, 1, 3, 5, 7]
 
 
 def test_a_full_queue_of_incomplete_groups_goes_on_after_their_deadline(desk):
     client = desk.open(limiter=gear.Queue(6), **groups(deadline=0.2))
-    desk.insert(client, 1, 2, 3, group="a")
-    desk.insert(client, 4, 5, 6, group="b")
-    desk.insert(client, *range(10, 14), group="c", timeout=30)
-    assert numbers(client.sample(1, desk.name, timeout=5)) == [10, 11, 12, 13]
+    desk.insert_together(client, ["a"] * 3 + ["b"] * 3 + ["c"] * 4, 1, 2, 3, 4, 5, 6, *range(10, 14))
+    assert numbers(client.sample(1, desk.name, timeout=60.0)) == [10, 11, 12, 13]
 
 
 def test_a_waiting_sample_is_woken_by_the_last_member(desk):
@@ -196,7 +193,7 @@ def test_a_waiting_sample_is_woken_by_the_last_member(desk):
     desk.insert(client, 1, 2, 3, group=0)
     assert got == []
     desk.insert(client, 4, group=0)
-    thread.join(30)
+    thread.join(60)
     assert got == [[1, 2, 3, 4]]
 
 
@@ -211,7 +208,7 @@ def test_insert_many_and_writers_name_groups(desk):
             writer.extend({"k": np.full(2, number)})
             writer.end(trajectory={"reward": np.float32(0)}, group=key)
     client.flush(5)
-    assert numbers(client.sample(4, desk.name, timeout=5)) == [0, 2, 1, 5, 3, 6, 4, 7]
+    assert numbers(client.sample(4, desk.name, timeout=60.0)) == [0, 2, 1, 5, 3, 6, 4, 7]
     with pytest.raises(gear.DataError, match="expected 2 keys of groups, one per trajectory, got 1"):
         client.insert_many([rows(0), rows(1)], desk.name, groups=["a"])
 

@@ -193,7 +193,7 @@ def test_a_timeout_takes_back_only_its_own_insert(embed):
     with pytest.raises(gear.DeadlineExceeded, match="up to 1 commits of table 't' are still queued"):
         client.flush(timeout=0.05)
     client.sample(4)
-    client.flush(timeout=5)
+    client.flush(timeout=60.0)
     assert figures(client)["trajectories"] == 5
 
 

@@ -48,7 +48,7 @@ def test_a_queue_of_10_blocks_the_11th_insert_and_yields_0_to_10_in_order(make):
     with pytest.raises(gear.DeadlineExceeded, match=r"limiter Queue\(size=10\) .* nothing was inserted"):
         client.insert(rows(3, 10), timeout=0.05)
     assert first_steps(client.sample(1)) == [0]
-    client.insert(rows(3, 10), timeout=5)
+    client.insert(rows(3, 10), timeout=60.0)
     assert first_steps(client.sample(10)) == list(range(1, 11))
     with pytest.raises(gear.DeadlineExceeded, match="sample of 1 timed out"):
         client.sample(1, timeout=0.05)

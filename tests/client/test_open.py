@@ -86,7 +86,7 @@ def test_open_ones_take_at_most_half_and_wait_for_room(make):  # noqa: F811
     thread = threading.Thread(target=lambda: opened.append(client.open(timeout=30)))
     thread.start()
     client.seal(one)
-    thread.join(30)
+    thread.join(60)
     assert len(opened) == 1
     for number in range(6):  # evicts what is closed, never what is open
         client.insert(rows(number, 2))
@@ -98,7 +98,7 @@ def test_open_ones_take_at_most_half_and_wait_for_room(make):  # noqa: F811
 def test_an_idle_one_is_dropped_and_counted(make):  # noqa: F811
     client = make(columns=COLUMNS, open_ttl=0.05, **WAIT)
     one = client.open()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while figures(client)["dropped_open_trajectories"] == 0:
         assert time.monotonic() < deadline
         with pytest.raises(gear.DeadlineExceeded):
@@ -160,7 +160,7 @@ def test_a_seal_waits_for_the_limiter(make):  # noqa: F811
     thread = threading.Thread(target=client.seal, args=(one,), kwargs={"timeout": 30})
     thread.start()
     assert client.sample(1)["tokens"].tolist() == [[0]]
-    thread.join(30)
+    thread.join(60)
     assert client.sample(1)["tokens"].tolist() == [[5, 6]]
 
 
@@ -179,7 +179,7 @@ def test_it_survives_the_death_of_the_process_that_opened_it(make, client):  # n
     one = int.from_bytes(os.read(reader, 8), "little")
     os.waitpid(child, 0)
     os.close(reader), os.close(writer)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while figures(client)["clients"] > 1:  # until the shard has seen that it is dead
         assert time.monotonic() < deadline
         time.sleep(0.02)

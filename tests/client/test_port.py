@@ -58,7 +58,7 @@ class Held:
 
     def sample(self, count: int) -> None:
         """Let as many inserts in."""
-        self.client.sample(count, self.name, timeout=5.0)
+        self.client.sample(count, self.name, timeout=60.0)
 
 
 def test_withdrawn_inserts_are_not_queued(held):
@@ -81,7 +81,7 @@ def test_inserts_withdrawn_in_the_order_in_which_they_came_are_not_queued(held):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     held.check(1)
 
 

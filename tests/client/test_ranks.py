@@ -173,7 +173,7 @@ def test_an_error_of_a_draw_is_every_ranks(tokens):
         with pytest.raises(gear.DataError, match="an item of 21 steps"):
             tokens.sample(query, world_size=2, rank=rank, timeout=5)
     alone = gear.Query(max_steps=20, overlong="alone")
-    parts = [tokens.sample(alone, world_size=2, rank=rank, timeout=5).lengths.tolist() for rank in (0, 1)]
+    parts = [tokens.sample(alone, world_size=2, rank=rank, timeout=60.0).lengths.tolist() for rank in (0, 1)]
     assert sorted(parts) == [[5, 5, 5], [21]]
 
 
@@ -182,7 +182,9 @@ def test_eight_sequences_of_7_under_a_cap_of_8_are_eight_batches(tokens, ranks):
     responses(tokens, *[7] * 8)
     query = gear.Query(max_steps=8, layout="packed")
     batches = [
-        tokens.sample(query, world_size=ranks, rank=rank, timeout=5) for _ in range(8 // ranks) for rank in range(ranks)
+        tokens.sample(query, world_size=ranks, rank=rank, timeout=60.0)
+        for _ in range(8 // ranks)
+        for rank in range(ranks)
     ]
     assert sorted(batch["k"].tolist()[0] for batch in batches) == list(range(8))
     assert all(batch.cu_seqlens.tolist() == [0, 7] for batch in batches)
@@ -199,7 +201,7 @@ def test_every_rank_gets_as_many_batches_none_empty_none_above_the_cap(lengths, 
     with gear.embedded([table]) as client:
         responses(client, *lengths)
         while len(lengths) - sum(map(len, got)) >= 3:
-            draw = [client.sample(query, world_size=3, rank=rank, timeout=5) for rank in range(3)]
+            draw = [client.sample(query, world_size=3, rank=rank, timeout=60.0) for rank in range(3)]
             loads = [int(batch.lengths.sum()) for batch in draw]
             assert min(loads) > 0
             assert max(loads) <= cap
@@ -215,7 +217,7 @@ def test_any_sampler_draws_for_ranks_and_a_short_table_makes_them_wait(sampler):
         with pytest.raises(gear.DeadlineExceeded, match="holds 0 items"):
             client.sample(2, world_size=4, rank=3, timeout=0.01)
         client.insert({"k": np.arange(8)})
-        parts = [client.sample(2, world_size=4, rank=rank, timeout=5) for rank in range(4)]
+        parts = [client.sample(2, world_size=4, rank=rank, timeout=60.0) for rank in range(4)]
         assert [(part.draw, part["k"].shape) for part in parts] == [(0, (2, 4))] * 4
         figures = client.info()["tables"]["t"]
         assert (figures["pins"], figures["reserved_items"], figures["sampled_items"]) == (0, 0, 8)
@@ -243,7 +245,7 @@ def test_a_consumers_part_that_was_not_delivered_waits_for_the_ranks_next_client
     client = desk.open(consumers=("trainer",))
     desk.insert(client, *range(8))
     with desk.another() as gone:
-        left = gone.select(2, desk.name, world_size=2, rank=0, consumer="trainer", timeout=5)
+        left = gone.select(2, desk.name, world_size=2, rank=0, consumer="trainer", timeout=60.0)
     batch = ask(desk, client, 0, 2, consumer="trainer")
     assert (batch.draw, numbers(batch)) == (0, [0, 1])
     assert batch.ids.tolist() == left.ids.tolist()
@@ -259,7 +261,7 @@ def test_groups_stay_whole_and_fill_a_budget_of_steps(tokens):
         for _ in range(2):
             tokens.insert({"k": np.full(length, group)}, "g", group=str(group))
     query = gear.Query(table="g", max_steps=20)
-    draws = [[tokens.sample(query, consumer="trainer", world_size=2, rank=rank, timeout=5) for rank in (0, 1)]
+    draws = [[tokens.sample(query, consumer="trainer", world_size=2, rank=rank, timeout=60.0) for rank in (0, 1)]
              for _ in range(2)]  # fmt: skip
     for draw in draws:
         for batch in draw:
@@ -275,7 +277,7 @@ def test_a_consumers_batch_is_filled_by_a_budget_without_ranks_too(tokens):
     tokens.create_table(table)
     responses(tokens, *[3] * 20, 9, 30, name="c")
     query = gear.Query(table="c", max_steps=20)
-    sizes = [len(tokens.sample(query, consumer="trainer", timeout=5).ids) for _ in range(4)]
+    sizes = [len(tokens.sample(query, consumer="trainer", timeout=60.0).ids) for _ in range(4)]
     assert sizes == [6, 6, 6, 3]
     with pytest.raises(gear.DataError, match="an item of 30 steps"):
         tokens.sample(query, consumer="trainer", timeout=5)
@@ -287,13 +289,13 @@ def test_a_rank_that_does_not_come_bounds_how_far_the_others_go(tokens):
 
     responses(tokens, *[1] * 64)
     for _ in range(AHEAD):
-        tokens.sample(1, world_size=2, rank=0, timeout=5)
+        tokens.sample(1, world_size=2, rank=0, timeout=60.0)
     with pytest.raises(gear.DeadlineExceeded, match=f"rank 1 has not asked for its parts of {AHEAD} draws"):
         tokens.sample(1, world_size=2, rank=0, timeout=0.01)
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(tokens.sample, 1, world_size=2, rank=0, timeout=20)
         eventually(lambda: tokens.info()["tables"]["t"]["waiting_readers"] == 1, "it waits")
-        assert tokens.sample(1, world_size=2, rank=1, timeout=5).draw == 0
+        assert tokens.sample(1, world_size=2, rank=1, timeout=60.0).draw == 0
         assert waiting.result().draw == AHEAD
 
 

@@ -188,7 +188,7 @@ def test_the_importance_weighted_mean_is_unbiased_while_priorities_change(shards
                 means.append(np.mean(batch["k"][:, 0] / (count * batch.probabilities)))
         finally:
             stop.set()
-        assert disturbing.result(30) > 20
+        assert disturbing.result(60) > 20
     error = np.std(means, ddof=1) / np.sqrt(len(means))
     assert abs(np.mean(means) - (count - 1) / 2) < 5 * error
 
@@ -212,7 +212,7 @@ def test_who_waits_for_all_shards_is_woken_by_the_first_that_can_serve(shards, o
                 asked.result(0.2)
         writer.insert(numbered(7), name)
         for asked in waiting:
-            assert (asked.result(20)["k"] == 7).all()
+            assert (asked.result(60)["k"] == 7).all()
 
 
 def test_a_sample_of_nothing_times_out_and_leaves_one_request_per_shard(one, name):
@@ -249,7 +249,7 @@ def test_distinct_batches_hold_no_item_twice_and_wait_for_enough(shards, one, na
         waiting = pool.submit(one.sample, 12, name, timeout=30.0)
         for number in (10, 11):
             writer.insert(numbered(number), name)
-        assert sorted(waiting.result(20)["k"][:, 0].tolist()) == list(range(12))
+        assert sorted(waiting.result(60)["k"][:, 0].tolist()) == list(range(12))
 
 
 def test_epochs_take_every_item_once_per_epoch_of_its_shard(one, name):
@@ -325,12 +325,12 @@ def test_tables_with_an_order_lie_on_one_shard(one, name):
 def test_a_queue_over_two_shards_keeps_the_order_of_each_and_holds_as_much(one, name):
     one.create_table(declare(name, limiter=gear.Queue(10), capacity=gear.Trajectories(20), shards=2))
     for number in range(10):
-        one.insert(numbered(number), name, timeout=10.0)
+        one.insert(numbered(number), name, timeout=60.0)
     with pytest.raises(DeadlineExceeded):
         one.insert(numbered(10), name, timeout=0.1)
     got: list[tuple[int, int]] = []
     while len(got) < 10:
-        batch = one.sample(4, name, timeout=10.0)
+        batch = one.sample(4, name, timeout=60.0)
         got += zip((batch.ids >> ID_SHARD_SHIFT & 0xFF).tolist(), batch["k"][:, 0].tolist(), strict=True)
     assert sorted(number for _, number in got) == list(range(10))
     for shard in (0, 1):

@@ -54,7 +54,7 @@ def some_arrays() -> dict:
 
 def test_what_is_published_is_fetched_bit_by_bit(client, name):
     assert client.publish(name, some_arrays()) == 1
-    version, arrays = client.fetch(name, timeout=5)
+    version, arrays = client.fetch(name, timeout=60.0)
     expected = some_arrays() | {"head/bias": some_arrays()["head"]["bias"], "head/mask": some_arrays()["head"]["mask"]}
     del expected["head"]
     assert version == 1
@@ -101,7 +101,7 @@ def test_a_waiting_fetch_is_woken_by_the_version_it_waits_for(client, name, size
     eventually(lambda: waiting() == 1, "the reader waits")
     client.publish(name, {"x": np.ones(size, np.uint8)})
     client.publish(name, {"x": np.full(size, 2, np.uint8)})
-    thread.join(30)
+    thread.join(60)
     assert [(p.version, int(p.arrays["x"][-1])) for p in got] == [(3, 2)]
 
 
@@ -184,7 +184,7 @@ def test_a_closed_client_ends_its_waiting_fetch(name):
     thread = threading.Thread(target=fetch)
     thread.start()
     client.close()
-    thread.join(10)
+    thread.join(60)
     assert errors == [gear.Closed]
 
 
@@ -215,7 +215,7 @@ def test_readers_never_get_a_mix_of_two_versions(server, name, path):
     finally:
         stop.set()
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
     assert seen == sorted(set(seen))
 
 

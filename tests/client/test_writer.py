@@ -24,7 +24,7 @@ def figures(client):
 
 def steps_of(client, size=256):
     """Every different whole trajectory in a large sample, as tuples of steps."""
-    batch = client.sample(size, timeout=5)
+    batch = client.sample(size, timeout=60.0)
     return {tuple(s[:n].tolist()) for s, n in zip(batch["step"], batch.lengths, strict=True)}
 
 
@@ -199,7 +199,7 @@ def test_rows_wait_in_private_memory_when_no_block_is_lent(embed, publish):
             writer.append(step(1000 * number + t))
     for writer in writers:
         writer.end(final={"obs": [7.0, 7.0]})
-    client.flush(timeout=10)
+    client.flush(timeout=60.0)
     assert (figures(client)["trajectories"], figures(client)["steps"]) == (10, 300)
     seen = client.sample(1024)["step"]
     assert (np.diff(seen, axis=1) == 1).all()
@@ -214,7 +214,7 @@ def test_an_evicted_open_trajectory_goes_on_as_a_new_piece(embed):
     client.reset()
     append(writer, 6, 30)
     writer.end()
-    client.flush(timeout=10)
+    client.flush(timeout=60.0)
     batch = client.sample(256)["step"]
     assert (np.diff(batch, axis=1) == 1).all()
     assert batch.max() == 29
@@ -276,7 +276,7 @@ def test_whatever_the_calls_the_rows_are_those_appended(actions, publish, block_
                     open_ = 0
         assert figures(client)["steps"] == at
         if at:
-            drawn = client.sample(at, timeout=5)["step"]
+            drawn = client.sample(at, timeout=60.0)["step"]
             assert sorted(drawn.ravel().tolist()) == list(range(at))
 
 

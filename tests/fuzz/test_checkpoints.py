@@ -1,4 +1,7 @@
-"""Damaged checkpoints and files of tables in short: found cases again, and some dozen new ones."""
+"""Damaged checkpoints and files of tables in short: found cases again, and some dozen others.
+
+The same each time; `make fuzz` looks for what nobody has seen yet.
+"""
 
 from __future__ import annotations
 
@@ -75,12 +78,12 @@ def test_a_manifest_that_names_files_elsewhere_is_damaged(tmp_path):
 
 def test_damaged_checkpoints_are_refused_or_restored_and_what_is_restored_goes_on():
     """In a process of its own: what would be wrong ends it, or never ends."""
-    command = [sys.executable, "-m", "tests.fuzz.checkpoints", "--count", "60"]
+    command = [sys.executable, "-m", "tests.fuzz.checkpoints", "--count", "60", "--seed", "0"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
 
 
 def test_damaged_files_of_tables_are_refused_or_read(tmp_path):
-    outcomes, harm = tables.run(200, Random().randrange(1 << 32))
-    assert not harm
+    outcomes, harm = tables.run(200, 0)
+    assert not harm, harm
     assert outcomes["refused"] > 0

@@ -41,7 +41,7 @@ def orphan(start_server, tmp_path):
         client.create_table(declare())
         client.insert(trajectory(3))
         server.process.kill()
-        server.process.wait(10)
+        server.process.wait(60)
         yield server.name, file, client
 
 
@@ -54,7 +54,7 @@ def test_only_who_knows_the_token_takes_over_living_shards(orphan, start_server,
         (("--token-file", file, "--host", "127.0.0.2"), r"another --host (127.0.0.1, not 127.0.0.2)"),
     ):
         refused = start_server("--name", name, *arguments, discard=False, ready=False)
-        assert refused.process.wait(30) == 1
+        assert refused.process.wait(60) == 1
         log = refused.log.read_text()
         assert f"process {pid} still serves tables of this name" in log
         assert f"was started with {message}" in log
@@ -122,14 +122,14 @@ def test_a_living_shard_is_found_by_its_door_whatever_the_record_says(start_serv
         client.create_table(declare())
         pid = client.info()["pid"]
         server.process.kill()
-        server.process.wait(10)
+        server.process.wait(60)
         record = json.loads(record_of(server.name).read_text())
         port = record["ports"]
         record_of(server.name).write_text(json.dumps(record | {"shards": [server.process.pid], "ports": [0]}))
         again = start_server("--name", server.name, discard=False)
         with gear.connect(again.address, path="tcp") as another:
             assert another.info()["pid"] == pid
-        assert [shard.port for shard in discover(again.address, "", 5.0).shards] == port
+        assert [shard.port for shard in discover(again.address, "", 60.0).shards] == port
     again.stop()
     start_server("--name", server.name).stop()
 
@@ -141,10 +141,10 @@ def test_a_start_that_is_cut_off_leaves_the_shards_their_ports(start_server):
     with gear.connect(server.address) as client:
         client.create_table(declare())
         shard = client.info()["pid"]
-    before = discover(server.address, "", 5.0).shards
+    before = discover(server.address, "", 60.0).shards
     for pid in (server.process.pid, shard):
         os.kill(pid, signal.SIGKILL)
-    server.process.wait(10)
+    server.process.wait(60)
     cut = start_server("--name", server.name, discard=False, ready=False)
     eventually(
         lambda: json.loads(record_of(server.name).read_text())["supervisor"] == cut.process.pid, "it began", 30.0
@@ -152,9 +152,9 @@ def test_a_start_that_is_cut_off_leaves_the_shards_their_ports(start_server):
     started = json.loads(record_of(server.name).read_text())["shards"]
     for pid in (cut.process.pid, *started):
         os.kill(pid, signal.SIGKILL)
-    cut.process.wait(10)
+    cut.process.wait(60)
     again = start_server("--name", server.name, discard=False)
-    assert [shard.port for shard in discover(again.address, "", 5.0).shards] == [shard.port for shard in before]
+    assert [shard.port for shard in discover(again.address, "", 60.0).shards] == [shard.port for shard in before]
     again.stop()
     start_server("--name", server.name).stop()
 

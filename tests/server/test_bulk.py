@@ -25,7 +25,7 @@ from tests.transport.helpers import eventually, figures, insert, table
 
 @pytest.fixture
 def over_tcp(server):
-    session = connect(server.address, timeout=5.0, path="tcp")
+    session = connect(server.address, timeout=60.0, path="tcp")
     assert isinstance(session, TcpSession)
     yield session
     session.close()
@@ -44,7 +44,7 @@ def entry(sequence: int = 1, slot: int = 0, blocks: int = 1, length: int = 3, fl
 
 
 def test_rows_of_the_wrong_size_are_refused_and_nothing_is_leased(session, over_tcp, name):
-    opened = over_tcp.create_table(table(name), 5.0)
+    opened = over_tcp.create_table(table(name), 60.0)
     index, size = opened.layout.index, opened.layout.block_bytes
     block = bytes(size)
     good = entry()
@@ -76,7 +76,7 @@ def test_rows_of_the_wrong_size_are_refused_and_nothing_is_leased(session, over_
 
 
 def test_a_chunk_after_a_refused_one_does_not_shift_rows(session, over_tcp, name):
-    opened = over_tcp.create_table(table(name, item=gear.Step(0), publish="rows", sampler=gear.Prioritized()), 5.0)
+    opened = over_tcp.create_table(table(name, item=gear.Step(0), publish="rows", sampler=gear.Prioritized()), 60.0)
     index, block = opened.layout.index, bytes(opened.layout.block_bytes)
     ask(over_tcp, m.Insert(index), entry(1, 9, 1, 2, BEGIN), b"", b"", block)
     bad = np.frombuffer(entry(2, 9, 0, 2, 0, before=2), COMMIT_ENTRY).copy()
@@ -91,7 +91,7 @@ def test_a_chunk_after_a_refused_one_does_not_shift_rows(session, over_tcp, name
 
 
 def test_random_entries_change_nothing_for_others(session, over_tcp, name):
-    opened = over_tcp.create_table(table(name, item=gear.Step(0), publish="rows"), 5.0)
+    opened = over_tcp.create_table(table(name, item=gear.Step(0), publish="rows"), 60.0)
     index, size = opened.layout.index, opened.layout.block_bytes
     chance = random.Random(11)
     for number in range(400):
@@ -112,7 +112,7 @@ def test_random_entries_change_nothing_for_others(session, over_tcp, name):
             ask(over_tcp, m.Insert(index), entries, b"", b"", *blocks)
         except GearError:
             pass
-    insert(session, session.open_table(name, 5.0), 5)
+    insert(session, session.open_table(name, 60.0), 5)
     over_tcp.close()
     after = figures(session, name)
     assert after["leased_blocks"] <= 1  # one came with the acknowledgement
@@ -125,10 +125,10 @@ def collect(session: TcpSession, index: int, pin: int, shape: m.Shape, starts, l
 
 
 def test_what_cannot_be_collected_is_refused(session, over_tcp, name):
-    opened = over_tcp.create_table(table(name), 5.0)
+    opened = over_tcp.create_table(table(name), 60.0)
     index = opened.layout.index
     insert(over_tcp, opened, 7)
-    selection = over_tcp.select(opened, Wanted(2), 5.0)
+    selection = over_tcp.select(opened, Wanted(2), 60.0)
     good = m.Shape((View("k"),), 3)
     for pin, shape, starts, lengths, error, problem in (
         (selection.pin, m.Shape((View("other"),), 3), [0], [3], SchemaError, "other"),
@@ -143,7 +143,7 @@ def test_what_cannot_be_collected_is_refused(session, over_tcp, name):
     ):
         with pytest.raises(error, match=problem):
             collect(over_tcp, index, pin, shape, starts, lengths)
-    theirs = session.open_table(name, 5.0)
+    theirs = session.open_table(name, 60.0)
     with pytest.raises(PinLost):
         collect(over_tcp, index, session.select(theirs, Wanted(1), 5.0).pin, good, [0], [3])
     with pytest.raises(SchemaError, match="other"):
@@ -152,9 +152,9 @@ def test_what_cannot_be_collected_is_refused(session, over_tcp, name):
 
 def test_rows_outside_the_table_are_padding(over_tcp, name):
     """Whatever a client says about rows, nothing outside the blocks is read."""
-    opened = over_tcp.create_table(table(name), 5.0)
+    opened = over_tcp.create_table(table(name), 60.0)
     insert(over_tcp, opened, 7)
-    selection = over_tcp.select(opened, Wanted(1), 5.0)
+    selection = over_tcp.select(opened, Wanted(1), 60.0)
     far = [-1, -(2**62), 2**62, opened.layout.blocks * opened.layout.block_steps]
     shape = m.Shape((View("k", value=-5),), 3)
     call = collect(over_tcp, opened.layout.index, selection.pin, shape, [*far, selection.starts[0]], [3] * 5)
@@ -165,11 +165,11 @@ def test_rows_outside_the_table_are_padding(over_tcp, name):
 def test_a_client_that_asks_for_more_than_it_takes_in_is_refused(over_tcp, name, session):
     """It must not make the shard's memory grow: pieces that ZeroMQ still holds are counted."""
     wide = gear.Table(name, [gear.Column("x", (100_000,))], gear.Steps(20), item=gear.Step(0), mean_length=2)
-    opened = over_tcp.create_table(wide, 5.0)
+    opened = over_tcp.create_table(wide, 60.0)
     gear_rows = np.zeros((2, 100_000), np.float32)
     client = gear.Client(over_tcp)
     client.insert({"x": gear_rows}, name)
-    selection = over_tcp.select(opened, Wanted(10), 5.0)
+    selection = over_tcp.select(opened, Wanted(10), 60.0)
     frames = selection.starts.tobytes(), selection.lengths.tobytes()
     body = m.Collect(opened.layout.index, selection.pin, m.Shape((View("x"),), 1))
     with over_tcp._talk.lock:

@@ -105,7 +105,7 @@ def test_saves_go_on_by_the_clock_and_at_the_end_while_clients_work(start_server
 
     ledger.run(wait)
     before = stored(ledger.client)
-    with urllib.request.urlopen(f"http://{server.fields['metrics']}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{server.fields['metrics']}/metrics", timeout=60.0) as answer:
         text = answer.read().decode()
     assert float(re.search(r'gear_checkpoint_bytes\{shard="0"\} (\S+)', text)[1]) > 0
     assert abs(float(re.search(r'gear_checkpoint_timestamp_seconds\{shard="0"\} (\S+)', text)[1]) - time.time()) < 60
@@ -188,7 +188,7 @@ def test_memory_that_is_kept_is_not_lost_for_a_checkpoint_that_it_began_with(sta
         pid = client.info()["pid"]
     for victim in (server.process.pid, pid):
         os.kill(victim, signal.SIGKILL)
-    server.process.wait(10)
+    server.process.wait(60)
     eventually(lambda: gone(pid), "the shard is dead")
     again = start_server("--name", server.name, *arguments, discard=False)
     with gear.connect(again.address) as client:

@@ -206,11 +206,11 @@ def test_a_server_with_a_token_lets_in_who_has_it_and_shows_it_to_nobody(start_s
         with pytest.raises(AuthenticationError, match=f"{message}; pass token=... or set GEAR_TOKEN"):
             connect(server.address, token, 5.0)
     session = connect(server.address, "a-long-secret", 5.0)
-    session.create_table(table(), 5.0)
-    shard = session.info(5.0)["pid"]
+    session.create_table(table(), 60.0)
+    shard = session.info(60.0)["pid"]
     session.close()
     monkeypatch.setenv("GEAR_TOKEN", "a-long-secret")
-    connect(server.address, timeout=5.0).close()
+    connect(server.address, timeout=60.0).close()
     for pid in (server.process.pid, shard):
         assert b"a-long-secret" not in Path(f"/proc/{pid}/cmdline").read_bytes()
         assert b"a-long-secret" not in Path(f"/proc/{pid}/environ").read_bytes()
@@ -222,14 +222,14 @@ def test_the_shard_wants_the_token_too(start_server, token_file):
     from gear.transport.shm import ShmSession
 
     server = start_server("--token-file", str(token_file))
-    shard = discover(server.address, "a-long-secret", 5.0).shards[0]
+    shard = discover(server.address, "a-long-secret", 60.0).shards[0]
     for endpoint in (f"tcp://127.0.0.1:{shard.port}", f"ipc://{shard.socket}"):
         with pytest.raises(AuthenticationError, match="the token is wrong"):
             ShmSession(endpoint, "wrong-secret", 1.0, 5.0)
 
 
 def test_gear_info_shows_the_figures(server, session, name, capsys):
-    session.create_table(table(name), 5.0)
+    session.create_table(table(name), 60.0)
     assert cli.main(["info", server.address, "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert figures["name"] == server.name

@@ -48,7 +48,7 @@ class Killer:
         pid = client.info()["shards"][str(shard)]["pid"]
         os.kill(pid, signal.SIGKILL)
         eventually(lambda: gone(pid), "the shard is dead")
-        eventually(lambda: len(discover(self.address, "", 5.0).shards) == 1, "the supervisor knows")
+        eventually(lambda: len(discover(self.address, "", 60.0).shards) == 1, "the supervisor knows")
         eventually(lambda: client._session.session(shard).lost, "the client knows")
 
 
@@ -99,7 +99,7 @@ def test_the_living_shard_serves_on(killer, path, capsys):
     assert cli.main(["info", killer.address]) == 0
     assert "ready: False" in capsys.readouterr().out
     url = f"http://{killer.server.fields['metrics']}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:  # our own, on loopback
+    with urllib.request.urlopen(url, timeout=60.0) as answer:  # our own, on loopback
         text = answer.read().decode()
     assert 'gear_shard_up{shard="0"} 1.0' in text
     assert 'gear_shard_up{shard="1"} 0.0' in text
@@ -125,7 +125,7 @@ def test_what_was_under_way_to_the_dead_shard_is_said_to_be_lost(killer, path):
         with pytest.raises(
             ConnectionLost, match=f"shard {1 - home} of the server died: 5 trajectories .* lost or unknown"
         ):
-            client.flush(timeout=5.0)
+            client.flush(timeout=60.0)
         with pytest.raises(DeadlineExceeded, match="5 commits"):
             client.flush(timeout=0.1)  # said once; the others still wait
         client.sample(6, "t", timeout=20.0)
@@ -210,7 +210,7 @@ def test_the_last_shard_ends_the_server(start_server):
         pids = [state["pid"] for state in client.info()["shards"].values()]
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-        assert server.process.wait(20) == 1
+        assert server.process.wait(60) == 1
         with pytest.raises(ConnectionLost, match="every shard of the server is gone"):
             client.info()
     assert not Path(f"/proc/{pids[0]}").exists()
@@ -241,7 +241,7 @@ def test_shards_outlive_their_supervisor(start_server):
         client.create_table(declare(limiter=gear.SampleToInsertRatio(1.0, 2, (0.0, 8.0))))
         client.insert(STEP, "t", timeout=20.0)
         server.process.kill()
-        server.process.wait(10)
+        server.process.wait(60)
         client.insert(STEP, "t", timeout=20.0)
         assert len(client.sample(2, "t", timeout=20.0).ids) == 2
         pids = [state["pid"] for state in client.info()["shards"].values()]

@@ -65,7 +65,7 @@ def test_a_waiting_insert_on_one_shard_is_admitted_by_samples_of_the_other(shard
         eventually(lambda: any(one_of.done() for one_of in waiting), "one is admitted")
         one.sample(1, name, timeout=20.0)  # 1.5 * 5 - 3 <= 5
         for one_of in waiting:
-            one_of.result(20)
+            one_of.result(60)
 
 
 def test_a_min_size_counts_all_shards_also_when_items_leave(client, name):
@@ -117,7 +117,7 @@ def test_a_batch_beyond_the_limiters_span_gathers_its_credit(shards, one, name):
         waiting = pool.submit(reader.sample, 12, name, timeout=60.0)
         for _ in range(11):
             one.insert(STEP, name, timeout=20.0)
-        batch = waiting.result(20)
+        batch = waiting.result(60)
     assert len(batch.ids) == 12  # of one shard or both: its items may have been drawn when there was one
 
 
@@ -170,7 +170,7 @@ def test_writers_and_readers_of_one_ratio_end_together(shards, one, name, path):
             eventually(lambda: one.info()["tables"][name]["sampled_items"] == 8 * inserts, "all is sampled")
         finally:
             stop.set()
-        assert sum(one_of.result(20) for one_of in reading) == 8 * inserts
+        assert sum(one_of.result(60) for one_of in reading) == 8 * inserts
     figures = one.info()["tables"][name]
     assert figures["inserted_items"] == 4 * inserts
     assert figures["reserved_items"] == figures["pins"] == figures["waiting_writers"] == 0

@@ -64,14 +64,14 @@ def test_two_that_greet_on_one_connection_do_not_take_each_other_along(tmp_path)
 
 
 def test_more_requests_than_may_wait_are_refused_and_the_others_are_served(server, session, name):
-    empty = session.create_table(table(f"{name}-empty"), 5.0).layout.index
-    opened = session.create_table(table(name), 5.0)
+    empty = session.create_table(table(f"{name}-empty"), 60.0).layout.index
+    opened = session.create_table(table(name), 60.0)
     one = context().socket(zmq.DEALER)
     one.linger = 0
-    one.connect(f"tcp://127.0.0.1:{discover(server.address, '', 5.0).shards[0].port}")
+    one.connect(f"tcp://127.0.0.1:{discover(server.address, '', 60.0).shards[0].port}")
     try:
         one.send(wire.encode(m.Envelope(m.PROTOCOL, 0, 0, [], m.Hello(os.urandom(16), "", 1))))
-        assert one.poll(10_000)
+        assert one.poll(60_000)
         one.recv_multipart()
         for number in range(1, MOST_WAITING + 2):
             one.send(wire.encode(m.Envelope(m.PROTOCOL, number, 1, [], m.Select(empty, 1, 1, 60.0, None))))

@@ -67,7 +67,7 @@ class Shard:
 
     def until(self, there: Callable[[], bool]) -> None:
         while not there():
-            assert self.woken.wait(20)
+            assert self.woken.wait(60)
             self.woken.clear()
             self.pushes.finish()
 

@@ -138,9 +138,9 @@ def test_killed_shards_come_back_and_nothing_is_lost_or_twice(start_server, path
     ledger.check()
     assert ledger.client.info()["restarts"] == 2
     ledger.close()
-    log = server.log.read_text()
-    assert log.count("died with exit code -9 and is started again") == 2
-    assert log.count("the shard serves again after") == 2
+    again = "the shard serves again after"  # what clients may have found out before its server has
+    eventually(lambda: server.log.read_text().count(again) == 2, "it is said")
+    assert server.log.read_text().count("died with exit code -9 and is started again") == 2
 
 
 def test_a_shard_comes_back_though_nobody_can_note_it_down(start_server):
@@ -173,7 +173,7 @@ def test_a_server_killed_as_a_whole_goes_on_when_it_is_started_again(start_serve
         pid = shard_pid(ledger.client)
         for victim in (server.process.pid, pid):
             os.kill(victim, signal.SIGKILL)
-        server.process.wait(10)
+        server.process.wait(60)
         eventually(lambda: gone(pid), "the shard is dead")
         again = start_server("--name", server.name, "--port", port, "--client-timeout", "15", discard=False)
         assert "took up 1 table, " in again.log.read_text()
@@ -195,7 +195,7 @@ def test_a_supervisor_takes_over_shards_that_outlived_the_one_before(start_serve
             client.insert(trajectory(number))
         pids = {state["pid"] for state in client.info()["shards"].values()}
         server.process.kill()
-        server.process.wait(10)
+        server.process.wait(60)
         client.insert(trajectory(50))
         arguments = ("--name", server.name, "--port", port, "--devices", "cpu:2", "--client-timeout", "15")
         again = start_server(*arguments, discard=False)
@@ -236,7 +236,7 @@ def test_the_other_shard_serves_while_one_is_started_again(start_server, path):
     ledger.check()
     assert ledger.client.info()["restarts"] == 2
     ledger.close()
-    with urllib.request.urlopen(f"http://{server.fields['metrics']}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{server.fields['metrics']}/metrics", timeout=60.0) as answer:
         text = answer.read().decode()
     assert 'gear_shard_restarts_total{shard="0"} 1.0' in text
     assert 'gear_shard_up{shard="1"} 1.0' in text
@@ -252,8 +252,10 @@ def test_what_names_items_waits_for_a_shard_that_is_started_again(start_server, 
             client.insert(trajectory(number))
 
         def kill() -> None:
+            session = client._session.session(1)
+            before = session._talk.link.reconnects
             os.kill(client.info()["shards"]["1"]["pid"], signal.SIGKILL)
-            eventually(lambda: client._session.session(1).away, "the client knows")
+            eventually(lambda: session.away or session._talk.link.reconnects > before, "the client knows")
 
         kill()
         ids = np.concatenate([page.ids for page in client.scan()])

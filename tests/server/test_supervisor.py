@@ -17,7 +17,7 @@ SHARED = Path("/dev/shm")
 
 
 def directory(server) -> Path:
-    session = connect(server.address, timeout=5.0)
+    session = connect(server.address, timeout=60.0)
     path = session._door.directory
     session.close()
     return path
@@ -42,9 +42,9 @@ def gone(pid: int) -> bool:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_everything_and_leaves_nothing(start_server, number):
     server = start_server()
-    session = connect(server.address, timeout=5.0)
-    session.create_table(table(), 5.0)
-    shard, path = session.info(5.0)["pid"], session._door.directory
+    session = connect(server.address, timeout=60.0)
+    session.create_table(table(), 60.0)
+    shard, path = session.info(60.0)["pid"], session._door.directory
     assert server.stop(number) == 0
     assert gone(shard)
     assert not path.exists()
@@ -54,7 +54,7 @@ def test_a_signal_ends_everything_and_leaves_nothing(start_server, number):
 
 def test_ctrl_c_in_a_terminal_reaches_the_shard_too_and_ends_cleanly(start_server):
     server = start_server()
-    shard = connect(server.address, timeout=5.0)
+    shard = connect(server.address, timeout=60.0)
     pid = shard.info(5.0)["pid"]
     os.kill(pid, signal.SIGINT)
     shard.info(5.0)
@@ -64,8 +64,8 @@ def test_ctrl_c_in_a_terminal_reaches_the_shard_too_and_ends_cleanly(start_serve
 
 def test_kept_memory_is_taken_up_at_the_next_start_and_discarded_when_asked(start_server):
     server = start_server(discard=False)
-    session = connect(server.address, timeout=5.0)
-    opened = session.create_table(table(), 5.0)
+    session = connect(server.address, timeout=60.0)
+    opened = session.create_table(table(), 60.0)
     insert(session, opened, 1)
     path = session._door.directory
     assert server.stop() == 0
@@ -73,7 +73,7 @@ def test_kept_memory_is_taken_up_at_the_next_start_and_discarded_when_asked(star
     assert sorted(p.name for p in path.iterdir()) == ["clients", "door", "table-0"]
     again = start_server("--name", server.name, discard=False)
     assert f"took up 1 table, 1 trajectories, {size_text(opened.layout.nbytes)} of {path}" in again.log.read_text()
-    session = connect(again.address, timeout=5.0)
+    session = connect(again.address, timeout=60.0)
     assert figures(session)["trajectories"] == 1
     session.close()
     assert again.stop() == 0
@@ -86,12 +86,12 @@ def test_kept_memory_is_taken_up_at_the_next_start_and_discarded_when_asked(star
 def test_segments_of_a_killed_server_are_taken_up_by_no_other_number_of_shards(start_server):
     """origin: vllm#51317"""
     server = start_server(discard=False)
-    session = connect(server.address, timeout=5.0)
-    session.create_table(table(), 5.0)
-    shard, path = session.info(5.0)["pid"], session._door.directory
+    session = connect(server.address, timeout=60.0)
+    session.create_table(table(), 60.0)
+    shard, path = session.info(60.0)["pid"], session._door.directory
     for pid in (server.process.pid, shard):
         os.kill(pid, signal.SIGKILL)
-    server.process.wait(10)
+    server.process.wait(60)
     eventually(lambda: gone(shard), "the shard is dead")
     session.close()
     message = refused("--name", server.name, "--port", "0", "--devices", "cpu:2")
@@ -112,8 +112,8 @@ def test_segments_of_a_killed_server_are_taken_up_by_no_other_number_of_shards(s
 )
 def test_a_segment_that_cannot_be_taken_up_is_refused_and_kept(start_server, at, value, problem):
     server = start_server(discard=False)
-    session = connect(server.address, timeout=5.0)
-    session.create_table(table(), 5.0)
+    session = connect(server.address, timeout=60.0)
+    session.create_table(table(), 60.0)
     path = session._door.directory
     session.close()
     server.stop()
@@ -154,11 +154,11 @@ def test_a_second_server_on_that_port_is_refused(start_server):
 
 def test_a_shard_that_dies_and_is_not_started_again_ends_its_server(start_server):
     server = start_server("--max-restarts", "0")
-    session = connect(server.address, timeout=5.0)
-    session.create_table(table(), 5.0)
+    session = connect(server.address, timeout=60.0)
+    session.create_table(table(), 60.0)
     path = session._door.directory
-    os.kill(session.info(5.0)["pid"], signal.SIGKILL)
-    assert server.process.wait(10) == 1
+    os.kill(session.info(60.0)["pid"], signal.SIGKILL)
+    assert server.process.wait(60) == 1
     assert "the shard died with exit code -9" in server.log.read_text()
     assert not path.exists()
     session.close()
@@ -166,11 +166,11 @@ def test_a_shard_that_dies_and_is_not_started_again_ends_its_server(start_server
 
 def test_a_shard_outlives_its_supervisor_and_keeps_the_name(start_server):
     server = start_server()
-    session = connect(server.address, timeout=5.0)
-    opened = session.create_table(table(), 5.0)
-    shard, path = session.info(5.0)["pid"], session._door.directory
+    session = connect(server.address, timeout=60.0)
+    opened = session.create_table(table(), 60.0)
+    shard, path = session.info(60.0)["pid"], session._door.directory
     server.process.kill()
-    server.process.wait(10)
+    server.process.wait(60)
     for number in range(100):
         insert(session, opened, number)
     assert figures(session)["inserted_trajectories"] == 100
@@ -184,8 +184,8 @@ def test_a_shard_outlives_its_supervisor_and_keeps_the_name(start_server):
 
 def test_files_of_the_server_are_for_its_user_only(start_server):
     server = start_server()
-    session = connect(server.address, timeout=5.0)
-    session.create_table(table(), 5.0)
+    session = connect(server.address, timeout=60.0)
+    session.create_table(table(), 60.0)
     path = session._door.directory
     for one in (path, *path.iterdir(), runtime_directory(), *runtime_directory().glob(f"{server.name}.*")):
         assert one.stat().st_mode & 0o077 == 0, one

@@ -97,7 +97,7 @@ def test_it_goes_on_when_the_server_restarts_and_ends_clean_on_ctrl_c(start_serv
         terminal.wait_for(r"1 of 1 shard up.*fresh")
         terminal.process.send_signal(signal.SIGINT)
         terminal.wait_for(r"\x1b\[\?1049l")  # the screen from before is back
-        assert terminal.process.wait(10) == 0
+        assert terminal.process.wait(60) == 0
     finally:
         terminal.close()
 
@@ -109,7 +109,7 @@ def test_ctrl_c_ends_it_where_it_began_with_the_signal_ignored(server):
         terminal.wait_for(r"1 of 1 shard up")
         terminal.process.send_signal(signal.SIGINT)
         terminal.wait_for(r"\x1b\[\?1049l")
-        assert terminal.process.wait(10) == 0
+        assert terminal.process.wait(60) == 0
     finally:
         terminal.close()
 

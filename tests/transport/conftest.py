@@ -61,7 +61,7 @@ def open_session(server: Server, path: str) -> Iterator[Callable[[], RemoteSessi
     sessions: list[RemoteSession] = []
 
     def open_one() -> RemoteSession:
-        sessions.append(connect(server.address, timeout=5.0, path=path))
+        sessions.append(connect(server.address, timeout=60.0, path=path))
         return sessions[-1]
 
     yield open_one

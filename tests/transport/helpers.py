@@ -43,7 +43,7 @@ def rows(opened: OpenTable, block: int) -> np.ndarray:
     return np.ndarray((layout.block_steps,), np.int64, opened.segment, start, (place.stride,))
 
 
-def put(session: Session, opened: OpenTable, number: int, length: int = 3, timeout: float | None = 5.0) -> int:
+def put(session: Session, opened: OpenTable, number: int, length: int = 3, timeout: float | None = 60.0) -> int:
     """Write one trajectory whose rows all equal `number` and submit it; its sequence number."""
     grant = session.lease(opened, 1, 1, timeout)
     if not len(grant.blocks) or not len(grant.slots):
@@ -54,14 +54,14 @@ def put(session: Session, opened: OpenTable, number: int, length: int = 3, timeo
 
 
 def insert(session: Session, opened: OpenTable, number: int, length: int = 3) -> None:
-    session.wait(opened, put(session, opened, number, length), 5.0)
+    session.wait(opened, put(session, opened, number, length), 60.0)
 
 
 def figures(session: Session, name: str = "table") -> dict[str, Any]:
-    return session.info(5.0)["tables"][name]
+    return session.info(60.0)["tables"][name]
 
 
-def eventually(condition: Callable[[], bool], what: str, timeout: float = 5.0) -> None:
+def eventually(condition: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
     """Wait for something that is told to nobody."""
     deadline = time.monotonic() + timeout
     while not condition():
@@ -73,7 +73,7 @@ class Proxy:
     """A TCP proxy before a shard whose connections can be cut, those of lanes too."""
 
     def __init__(self, address: str) -> None:
-        found = discover(address, "", 5.0)
+        found = discover(address, "", 60.0)
         self.heartbeat = found.heartbeat
         self._listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
         self._ports = dict(zip(self._listeners, (found.shards[0].port, 0), strict=True))
@@ -101,7 +101,7 @@ class Proxy:
         return address[0], self.lane_port
 
     def session(self, kind: type[RemoteSession] = ShmSession) -> RemoteSession:
-        return kind(f"tcp://127.0.0.1:{self.port}", "", self.heartbeat, 5.0)
+        return kind(f"tcp://127.0.0.1:{self.port}", "", self.heartbeat, 60.0)
 
     def cut(self) -> None:
         """Cut every connection."""
@@ -132,7 +132,7 @@ class Proxy:
     def close(self) -> None:
         self.go_on()
         self._wake.send(b"q")
-        self._thread.join(5)
+        self._thread.join(60)
         reach.lane_address = self._address_of
         for one in (*self._listeners, self._wake, self._woken):
             one.close()
@@ -190,7 +190,7 @@ class Python:
 
     def read(self) -> str:
         assert self.process.stdout is not None
-        assert select.select([self.process.stdout], [], [], 20)[0], "the process said nothing"
+        assert select.select([self.process.stdout], [], [], 120)[0], "the process said nothing"
         return self.process.stdout.readline().strip()
 
     def say(self, line: str) -> None:
@@ -202,7 +202,7 @@ class Python:
         if self.process.stdin is not None:
             self.process.stdin.close()
         try:
-            return self.process.wait(10)
+            return self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise

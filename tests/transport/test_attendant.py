@@ -79,6 +79,6 @@ def test_it_keeps_no_session_alive(session):
     del other
     gc.collect()
     one.wake()
-    one._thread.join(5)
+    one._thread.join(60)
     assert not one._thread.is_alive()
     assert threading.active_count() < 50

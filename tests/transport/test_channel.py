@@ -22,7 +22,7 @@ def bell():
 
 def echo(router: zmq.Socket, channel: Channel) -> list[bytes] | None:
     channel.send([b"hello"])
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if router.poll(5):
             router.send_multipart(router.recv_multipart())
@@ -44,7 +44,7 @@ def test_channels_that_were_never_closed_do_not_block_the_others(bell, tmp_path)
         router.close(0)  # what the monitors tell from now on is told to nobody
         del channels
     context.term()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while len(os.listdir("/proc/self/fd")) > descriptors + 5:
         assert time.monotonic() < deadline, "dropped channels keep their descriptors"
         time.sleep(0.01)

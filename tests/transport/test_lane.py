@@ -102,7 +102,7 @@ def test_an_end_that_is_gone_breaks_the_lane(pair):
 def test_clients_of_this_host_and_of_others_speak_over_a_lane(server, session):
     assert session._talk.link.laned
     assert session._talk.link._channel.lane.socket.family == socket.AF_UNIX
-    far = connect(server.address, timeout=5.0, path="tcp")
+    far = connect(server.address, timeout=60.0, path="tcp")
     assert isinstance(far, TcpSession)
     assert far._talk.link.laned
     assert far._talk.link._channel.lane.socket.family == socket.AF_INET
@@ -110,7 +110,7 @@ def test_clients_of_this_host_and_of_others_speak_over_a_lane(server, session):
 
 
 def test_a_client_whose_lane_breaks_goes_on_and_every_insert_happens_once(session, name):
-    opened = session.create_table(table(name), 5.0)
+    opened = session.create_table(table(name), 60.0)
     for number in range(40):
         last = put(session, opened, number)
         if number % 8 == 3:
@@ -119,14 +119,14 @@ def test_a_client_whose_lane_breaks_goes_on_and_every_insert_happens_once(sessio
     assert figures(session, name)["inserted_trajectories"] == 40
     assert session._talk.link.reconnects > 0
     assert session._talk.link.laned
-    assert len(session.select(opened, Wanted(3), 5.0)) == 3
+    assert len(session.select(opened, Wanted(3), 60.0)) == 3
 
 
 @pytest.mark.parametrize("family", [socket.AF_UNIX, socket.AF_INET])
 def test_strangers_on_the_socket_are_shown_the_door(server, session, name, family):
     link = session._talk.link
     address = f"{link.welcome.directory}/{LANE}" if family == socket.AF_UNIX else ("127.0.0.1", link.welcome.port)
-    opened = session.create_table(table(name), 5.0)
+    opened = session.create_table(table(name), 60.0)
     identity, attempt, key = link._identity, link.attempts, link.welcome.key
     for greeting in (
         os.urandom(7),
@@ -146,8 +146,8 @@ def test_strangers_on_the_socket_are_shown_the_door(server, session, name, famil
 
 
 def test_a_message_that_the_kernel_does_not_take_at_once_is_sent_by_the_thread_in_the_background(session, name):
-    opened = session.create_table(table(name), 5.0)
-    lane, shard = session._talk.link._channel.lane, session.info(5.0)["pid"]
+    opened = session.create_table(table(name), 60.0)
+    lane, shard = session._talk.link._channel.lane, session.info(60.0)["pid"]
     os.kill(shard, signal.SIGSTOP)  # nobody reads meanwhile
     try:
         with session._talk.lock:
@@ -162,8 +162,8 @@ def test_a_message_that_the_kernel_does_not_take_at_once_is_sent_by_the_thread_i
 
 def test_requests_behind_a_clients_goodbye_leave_no_pin(open_session, name):
     session, other = open_session(), open_session()
-    opened = session.create_table(table(name), 5.0)
-    insert(other, other.open_table(name, 5.0), 1)
+    opened = session.create_table(table(name), 60.0)
+    insert(other, other.open_table(name, 60.0), 1)
     talk, lane, packed = session._talk, session._talk.link._channel.lane, []
     with talk.lock:
         lane.push = lambda data: packed.append(data) or len(data)

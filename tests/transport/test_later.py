@@ -27,7 +27,7 @@ def late_table(name: str) -> Declared:
 def test_appends_and_fills_happen_exactly_once_over_a_connection_that_keeps_breaking(proxy, session, name, kind):
     """Origin: xtuner#2003: a retried append must not double the tokens."""
     broken = proxy.session(kind)
-    opened = broken.create_table(late_table(name), 5.0)
+    opened = broken.create_table(late_table(name), 60.0)
     chance, length = random.Random(7), 0
     one = broken.begin(opened, b"", None, 20.0)
     for number in range(60):
@@ -50,29 +50,29 @@ def test_appends_and_fills_happen_exactly_once_over_a_connection_that_keeps_brea
 def test_a_reader_that_waits_for_a_column_holds_up_no_other_and_is_woken_by_it(open_session, name):
     """Origin: TransferQueue, observed: a reader that waits never blocks a writer."""
     reader, other = open_session(), open_session()
-    opened = other.create_table(late_table(name), 5.0)
-    mine, got = reader.open_table(name, 5.0), []
+    opened = other.create_table(late_table(name), 60.0)
+    mine, got = reader.open_table(name, 60.0), []
     waiting = threading.Thread(target=lambda: got.append(reader.select(mine, Wanted(2, which=1), 30.0)))
     waiting.start()
     eventually(lambda: figures(other, name)["waiting_readers"] == 1, "the reader waits")
     for number in range(20):
         insert(other, opened, number)
-    selection = other.select(opened, Wanted(4), 5.0)
+    selection = other.select(opened, Wanted(4), 60.0)
     other.release(opened, selection, True)
     assert not got
     assert figures(other, name)["waiting_readers"] == 1
     late = {"a": memoryview(np.zeros(3, np.int64).tobytes())}
-    other.fill(opened, selection.ids[:1], np.array([3]), late, 5.0)
-    waiting.join(30)
+    other.fill(opened, selection.ids[:1], np.array([3]), late, 60.0)
+    waiting.join(60)
     assert got[0].ids.tolist() == [selection.ids[0]] * 2
 
 
 def test_what_does_not_fit_is_refused_and_changes_nothing(open_session, name):
     session = open_session()
-    opened = session.create_table(late_table(name), 5.0)
+    opened = session.create_table(late_table(name), 60.0)
     insert(session, opened, 1)
-    plain = session.create_table(table(f"{name}-plain"), 5.0)
-    ids, three = session.select(opened, Wanted(1), 5.0).ids, np.array([3])
+    plain = session.create_table(table(f"{name}-plain"), 60.0)
+    ids, three = session.select(opened, Wanted(1), 60.0).ids, np.array([3])
     eight = memoryview(bytes(8))
     for columns, lengths, error in (
         ({"a": eight}, three, ProtocolError),
@@ -87,10 +87,10 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(open_session, name):
         session.select(plain, Wanted(1, which=1), 5.0)
     with pytest.raises(ProtocolError, match="expected 0 bytes of per-trajectory columns"):
         session.begin(opened, b"12", None, 5.0)
-    one = session.begin(opened, b"", None, 5.0)
+    one = session.begin(opened, b"", None, 60.0)
     for rows, columns in ((1, {}), (0, {"k": b""}), (2, {"k": bytes(8)}), (1, {"a": bytes(8)})):
         with pytest.raises(ProtocolError):
             session.append(opened, one, 0, rows, columns, 5.0)
     with pytest.raises(DataError, match="is not there"):
         session.append(opened, 1 << 60, 0, 1, {"k": bytes(8)}, 5.0)
-    assert (figures(session, name)["filled_trajectories"], session.length(opened, one, 5.0)) == (0, 0)
+    assert (figures(session, name)["filled_trajectories"], session.length(opened, one, 60.0)) == (0, 0)

@@ -17,33 +17,33 @@ from tests.transport.helpers import eventually
 
 @pytest.fixture
 def shard(server) -> m.Shard:
-    return discover(server.address, "", 5.0).shards[0]
+    return discover(server.address, "", 60.0).shards[0]
 
 
 def test_every_shard_answers_by_its_number_over_its_socket_and_over_tcp(shard):
     away = m.Shard(7, shard.port, "")  # as seen from another host
     assert endpoint_of(shard, "127.0.0.1").startswith("ipc://")
     assert endpoint_of(away, "127.0.0.1") == f"tcp://127.0.0.1:{shard.port}"
-    answers = ask_each([shard, away], "127.0.0.1", "", m.Describe(), 5.0)
+    answers = ask_each([shard, away], "127.0.0.1", "", m.Describe(), 60.0)
     assert {index: type(answer) for index, answer in answers.items()} == {0: m.Described, 7: m.Described}
 
 
 def test_a_silent_shard_is_left_out_and_delays_the_others_not_beyond_the_timeout(server, shard, session):
-    pid = session.info(5.0)["pid"]
+    pid = session.info(60.0)["pid"]
     os.kill(pid, signal.SIGSTOP)
     try:
         began = time.monotonic()
         assert ask_each([shard], "127.0.0.1", "", m.Measure(), 0.2) == {}
-        assert time.monotonic() - began < 5.0
+        assert time.monotonic() - began < 30.0
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert ask_each([shard], "127.0.0.1", "", m.Measure(), 5.0).keys() == {0}
+    assert ask_each([shard], "127.0.0.1", "", m.Measure(), 60.0).keys() == {0}
 
 
 def test_who_has_asked_leaves_nothing_behind(shard, session):
     for _ in range(3):
-        ask_each([shard], "127.0.0.1", "", m.Measure(), 5.0)
-    eventually(lambda: session.info(5.0)["clients"] == {"connected": 1, "silent": 0}, "the onlookers were forgotten")
+        ask_each([shard], "127.0.0.1", "", m.Measure(), 60.0)
+    eventually(lambda: session.info(60.0)["clients"] == {"connected": 1, "silent": 0}, "the onlookers were forgotten")
 
 
 def test_a_token_that_nobody_asks_for_is_an_error(server, shard):

@@ -229,7 +229,7 @@ def test_a_full_limiter_holds_inserts_back_and_withdraws_them(connected, name):
     figures = client.info()["tables"][name]
     assert (figures["inserted_trajectories"], figures["leased_blocks"]) == (done, 0)
     client.sample(2, name)
-    client.insert(one, name, timeout=5.0)
+    client.insert(one, name, timeout=60.0)
     assert client.info()["tables"][name]["inserted_trajectories"] == done + 1
 
 
@@ -262,13 +262,13 @@ def test_selections_are_shared_between_paths_and_revoked_when_blocks_are_needed(
     client.insert({"x": np.zeros(4, np.float32)}, name)
     held = [client.select(1, name) for _ in range(20)]
     for k in range(200):
-        other.insert({"x": np.full(4, k, np.float32)}, name, timeout=10.0)
+        other.insert({"x": np.full(4, k, np.float32)}, name, timeout=60.0)
         if k % 10 == 0:
             held.append(client.select(1, name))
     with pytest.raises(gear.PinLost):  # noqa: PT012
         for selection in held:
             client.collect(selection)
-    client.sample(4, name, timeout=5.0)
+    client.sample(4, name, timeout=60.0)
 
 
 def test_a_pin_that_was_taken_back_while_rows_were_under_way_is_lost(connected, name):
@@ -276,7 +276,7 @@ def test_a_pin_that_was_taken_back_while_rows_were_under_way_is_lost(connected, 
     client.create_table(gear.Table(name, [gear.Column("x")], gear.Steps(100), item=gear.Window(4)))
     client.insert({"x": np.zeros(10, np.float32)}, name)
     selection = client.select(4, name, ttl=0.05)
-    deadline = time.time() + 5
+    deadline = time.time() + 60
     while time.time() < deadline and client.info()["tables"][name]["pins"]:
         pass
     with pytest.raises(gear.PinLost):

@@ -25,7 +25,7 @@ from tests.transport.helpers import Proxy, Python, eventually, fifo, figures, in
 
 def test_inserts_happen_exactly_once_over_a_connection_that_keeps_breaking(proxy, session, name):
     broken = proxy.session(TcpSession)
-    opened = broken.create_table(table(name, capacity=Steps(20_000)), 5.0)
+    opened = broken.create_table(table(name, capacity=Steps(20_000)), 60.0)
     chance, count = random.Random(7), 1500
     for number in range(count):
         if number % 50 == 0:
@@ -53,7 +53,7 @@ def test_inserts_happen_exactly_once_over_a_connection_that_keeps_breaking(proxy
 def test_batches_are_whole_over_a_connection_that_keeps_breaking(proxy, session, name, monkeypatch):
     monkeypatch.setattr(pieces, "most", lambda laned: 4000)
     broken = proxy.session(TcpSession)
-    opened = broken.create_table(table(name, sampler=Prioritized()), 5.0)
+    opened = broken.create_table(table(name, sampler=Prioritized()), 60.0)
     for number in range(50):
         insert(broken, opened, number, length=1 + number % 10)
     client = Client(broken)
@@ -100,13 +100,13 @@ def test_a_growing_trajectory_survives_cuts(proxy, session, name):
 def test_a_client_given_up_meanwhile_is_told(server, name):
     proxy = Proxy(server.address)
     broken = proxy.session(TcpSession)
-    opened = broken.create_table(table(name), 5.0)
+    opened = broken.create_table(table(name), 60.0)
     insert(broken, opened, 1)
     proxy.close()
     begin = time.monotonic()
     with pytest.raises(ConnectionLost):
         broken.select(opened, Wanted(1), None)
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 60
     broken.close()
 
 
@@ -117,9 +117,9 @@ from gear.client.client import Client
 from gear.transport.base import Wanted
 from gear.transport.negotiation import connect
 from gear.transport.pieces import Piece
-session = connect(sys.argv[1], timeout=10.0, path="tcp")
+session = connect(sys.argv[1], timeout=60.0, path="tcp")
 opened = session.open_table(sys.argv[2], 10.0)
-selection = session.select(opened, Wanted(1), 5.0)
+selection = session.select(opened, Wanted(1), 60.0)
 client = Client(session)
 writer = client.writer(sys.argv[2])
 writer.append({"k": 77})
@@ -137,7 +137,7 @@ sys.stdin.readline()
 @pytest.mark.faults
 @pytest.mark.parametrize("doing", ["nothing", "collects"])
 def test_a_killed_client_leaves_nothing(server, session, open_session, name, doing):
-    opened = session.create_table(table(name, item=gear.Step(0), publish="rows"), 5.0)
+    opened = session.create_table(table(name, item=gear.Step(0), publish="rows"), 60.0)
     insert(session, opened, 1)
     client = Python(CLIENT, server.address, name, doing)
     assert client.read() == "holds"
@@ -145,19 +145,19 @@ def test_a_killed_client_leaves_nothing(server, session, open_session, name, doi
     assert (before["pins"], before["trajectories"]) == (1, 2)
     client.process.kill()
     client.end()
-    eventually(lambda: figures(session, name)["pins"] == 0, "its pin ended", timeout=10.0)
+    eventually(lambda: figures(session, name)["pins"] == 0, "its pin ended", timeout=60.0)
     after = figures(session, name)
     assert (after["leased_blocks"], after["quarantined_blocks"], after["trajectories"]) == (
         before["leased_blocks"],
         0,
         2,
     )
-    eventually(lambda: session.info(5.0)["clients"]["silent"] == 0, "it was forgotten")
+    eventually(lambda: session.info(60.0)["clients"]["silent"] == 0, "it was forgotten")
 
 
 @pytest.mark.faults
 def test_a_silent_reader_loses_its_pins_when_their_blocks_are_needed(server, session, name):
-    opened = session.create_table(fifo(name=name, capacity=Steps(40), item=gear.Step(0), publish="rows"), 5.0)
+    opened = session.create_table(fifo(name=name, capacity=Steps(40), item=gear.Step(0), publish="rows"), 60.0)
     insert(session, opened, 1)
     client = Python(CLIENT, server.address, name, "nothing")
     assert client.read() == "holds"
@@ -177,8 +177,8 @@ def test_a_server_killed_in_mid_call_is_a_lost_connection_and_what_it_had_is_cou
     """Origin: flush and close said that the server is gone, not what was lost, and named a shard's port."""
     monkeypatch.setattr(tcp, "REFUSED", 1.0)
     server = start_server("--client-timeout", "30", "--max-restarts", "0")  # a client is given up after five of them
-    session = connect(server.address, timeout=5.0, path="tcp")
-    opened = session.create_table(table("t"), 5.0)
+    session = connect(server.address, timeout=60.0, path="tcp")
+    opened = session.create_table(table("t"), 60.0)
     client = gear.connect(server.address, path="tcp")
     rows = {"k": np.zeros(1, np.int64)}
     client.insert(rows)
@@ -193,20 +193,20 @@ def test_a_server_killed_in_mid_call_is_a_lost_connection_and_what_it_had_is_cou
             errors.append(error)
 
     thread = threading.Thread(target=wait)
-    shard = session.info(5.0)["pid"]
+    shard = session.info(60.0)["pid"]
     os.kill(shard, signal.SIGSTOP)
     thread.start()
     eventually(lambda: session._talk.led, "the thread waits")
     for _ in range(3):
         client.insert(rows, wait=False)
     os.kill(shard, signal.SIGKILL)
-    thread.join(10)
+    thread.join(60)
     assert len(errors) == 1
     session.close()
-    gone = rf"the server at {server.address} is gone \(waited \d s for it\)"
+    gone = rf"the server at {server.address} is gone \(waited \d+ s for it\)"
     lost = "commits of table 't' sent without an answer are lost or unknown"
     with pytest.raises(ConnectionLost, match=f"^{gone}.*; 3 {lost}$"):
-        client.flush(10.0)
+        client.flush(60.0)
     with pytest.raises(ConnectionLost, match=f"^{gone}.*; 4 {lost}$"):  # with that of the writer's steps
         client.close()
 
@@ -256,7 +256,7 @@ client.close()
 
 @pytest.mark.faults
 def test_a_forked_child_speaks_for_itself(server, session, name):
-    session.create_table(table(name), 5.0)
+    session.create_table(table(name), 60.0)
     client = Python(FORK, server.address, name)
     assert client.read() == "done"
     assert client.end() == 0
