@@ -21,9 +21,13 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose clients count as lost after 0.5 s of silence."""
-    yield from _serve(tmp_path_factory, "cpu", "0.5")
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that takes its clients for silent after so many seconds as the module's SILENCE says.
+
+    It gives those up that it cannot see after five of them: a module that is not about that is patient, as a busy
+    machine may stand still for longer.
+    """
+    yield from _serve(tmp_path_factory, "cpu", getattr(request.module, "SILENCE", "10"))
 
 
 @pytest.fixture(scope="module")
