@@ -255,8 +255,7 @@ class Port:
             done = self.withdraw(sequences)
             if done == len(sequences):
                 return
-            part = f"{done} of its {len(sequences)} pieces were committed" if done else "nothing was inserted"
-            raise DeadlineExceeded(f"{error}; {part}") from None
+            raise self._late(error, done, len(sequences)) from None
         except ConnectionLost as error:
             if self.shard is None:
                 raise ConnectionLost(f"{error}; whether this trajectory was stored is unknown") from None
@@ -377,10 +376,18 @@ class Port:
                 final_row = final if last else None
                 sequences.append(self._piece(part, share, final_row, flags, left(deadline), version, seam))
                 at += steps
+        except DeadlineExceeded as error:
+            raise self._late(error, self.withdraw(sequences), len(lengths)) from None
         except BaseException:
             self.withdraw(sequences)
             raise
         return sequences
+
+    @staticmethod
+    def _late(error: DeadlineExceeded, done: int, pieces: int) -> DeadlineExceeded:
+        """The error for a deadline that passed when so many pieces of a trajectory were committed."""
+        part = f"{done} of its {pieces} pieces were committed" if done else "nothing was inserted"
+        return DeadlineExceeded(f"{error}; {part}")
 
 
 def id_keys(table: OpenTable) -> list[int]:

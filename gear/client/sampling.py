@@ -168,15 +168,15 @@ class Sampling(State):
         ids : int64[N], optional
             These items instead of a draw, as in `Batch.ids`, in this order (of a table on several shards, shard by
             shard). It costs neither limiter credit nor uses; their probabilities are given as 1.
+        consumer : str, optional
+            As for `sample`; the claim is this client's. Released undelivered, the items wait again.
+        world_size, rank, draw : int, optional
+            As for `sample`. Released undelivered, or when its client dies, a part waits for the rank's next one.
 
         Raises
         ------
         StaleItems
             If some of the `ids` are not stored any more; nothing is selected then.
-        consumer : str, optional
-            As for `sample`; the claim is this client's. Released undelivered, the items wait again.
-        world_size, rank, draw : int, optional
-            As for `sample`. Released undelivered, or when its client dies, a part waits for the rank's next one.
         """
         query, timeout, ttl = self._query(query, require, include_open), check.seconds(timeout), check.lifetime(ttl)
         parties = check.count("parties", parties, check.MOST_PARTIES)

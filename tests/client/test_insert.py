@@ -184,6 +184,24 @@ def test_an_insert_that_times_out_inserted_nothing(embed):
     assert figures(client)["trajectories"] == 4
 
 
+def test_a_timeout_between_two_pieces_says_how_many_were_committed(embed, monkeypatch):
+    """Origin: it said so only where the last commit was waited for, not where memory or the window was."""
+    client = embed(item=gear.Whole(), max_length=5, block_steps=5)
+    submit, sent = client._session.submit, []
+
+    def third_in_vain(*arguments, **options):
+        if len(sent) == 2:
+            raise gear.DeadlineExceeded("the window is full")
+        sent.append(submit(*arguments, **options))
+        client._session.wait(arguments[0], sent[-1], 60.0)
+        return sent[-1]
+
+    monkeypatch.setattr(client._session, "submit", third_in_vain)
+    with pytest.raises(gear.DeadlineExceeded, match="the window is full; 2 of its 3 pieces were committed"):
+        client.insert(rows(14), timeout=0.05)
+    assert figures(client)["steps"] == 10
+
+
 def test_a_timeout_takes_back_only_its_own_insert(embed):
     client = embed(item=gear.Whole(), limiter=RATIO)
     client.insert_many([rows(5)] * 4)
