@@ -38,6 +38,7 @@ class Tables:
         self._lock = threading.Lock()
         self.ports: dict[str | None, Port | Spread] = {}
         self.readers: dict[str | None, Reader] = {}
+        self._by_key: dict[int, Port | Spread] = {}  # of `by_id`; ports come, and none goes
 
     def __iter__(self) -> Iterator[Port | Spread]:
         return iter(set(self.ports.values()))
@@ -106,7 +107,9 @@ class Tables:
         # Table and shard: tables have numbers of their own on each shard.
         least = int(np.minimum.reduce(ids)) >> ID_SHARD_SHIFT
         alone = least == int(np.maximum.reduce(ids)) >> ID_SHARD_SHIFT
-        ports = {key: port for port in self for key in port.id_keys}
+        if not alone or least not in self._by_key:
+            self._by_key = {key: port for port in self for key in port.id_keys}
+        ports = self._by_key
         if alone and least in ports:
             return [(ports[least], None)]
         numbers = ids >> ID_SHARD_SHIFT
