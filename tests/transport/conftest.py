@@ -22,12 +22,11 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that takes its clients for silent after so many seconds as the module's SILENCE says.
+    """A server that takes its clients for silent after 0.5 s, or as many as the module's SILENCE says.
 
-    It gives those up that it cannot see after five of them: a module that is not about that is patient, as a busy
-    machine may stand still for longer.
+    It gives those up that it cannot see after five of them; a busy machine may stand still for longer.
     """
-    yield from _serve(tmp_path_factory, "cpu", getattr(request.module, "SILENCE", "10"))
+    yield from _serve(tmp_path_factory, "cpu", getattr(request.module, "SILENCE", "0.5"))
 
 
 @pytest.fixture(scope="module")

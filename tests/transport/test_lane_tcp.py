@@ -25,9 +25,6 @@ from gear.transport.base import Wanted
 from gear.transport.tcp import TcpSession
 from tests.transport.helpers import eventually, figures, insert
 
-SILENCE = "0.5"
-"""Of the `server`, see conftest."""
-
 STEPS = 16
 COLUMNS = [gear.Column("k", (), "int64"), gear.Column("x", (100,), "int32"), gear.Column("d", (), "bool")]
 ROW = 8 + 400 + 1

@@ -9,9 +9,6 @@ from gear.schema import Steps
 from gear.transport.negotiation import connect
 from tests.transport.helpers import Python, eventually, figures, insert, table
 
-SILENCE = "0.5"
-"""Of the `server`, see conftest."""
-
 CLIENT = """
 import sys
 from gear.transport.base import Wanted

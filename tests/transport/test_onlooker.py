@@ -14,9 +14,6 @@ from gear.transport.discovery import discover, endpoint_of
 from gear.transport.onlooker import ask_each, expect
 from tests.transport.helpers import eventually
 
-SILENCE = "0.5"
-"""Of the `server`, see conftest."""
-
 
 @pytest.fixture
 def shard(server) -> m.Shard:

@@ -14,9 +14,6 @@ from gear.transport.base import Wanted
 from gear.transport.negotiation import connect
 from tests.transport.helpers import WHOLE, Proxy, eventually, figures, insert, put, table
 
-SILENCE = "0.5"
-"""Of the `server`, see conftest."""
-
 pytestmark = pytest.mark.faults
 
 

@@ -27,6 +27,9 @@ from gear.transport import session as sessions
 from gear.transport.base import Wanted
 from tests.transport.helpers import eventually, figures, insert, put, table
 
+SILENCE = "10"
+"""Of the `server`: nothing here is about silence."""
+
 
 @pytest.fixture(params=["shm", "tcp"])
 def path(request: pytest.FixtureRequest) -> str:

@@ -8,9 +8,6 @@ import pytest
 from gear.transport.base import Wanted
 from tests.transport.helpers import eventually, figures, insert, rows, table
 
-SILENCE = "0.5"
-"""Of the `server`, see conftest."""
-
 
 def test_rows_arrive_in_the_segment_and_come_back_bit_exact(session, open_session, name):
     opened = session.create_table(table(name), 60.0)

@@ -13,6 +13,9 @@ import gear
 from gear.transport import pieces, tcp
 from tests.transport.helpers import eventually
 
+SILENCE = "10"
+"""Of the `server`: nothing here is about silence."""
+
 COLUMNS = [
     gear.Column("obs/image", (3, 2), "uint8"),
     gear.Column("obs/state", (5,)),

@@ -22,9 +22,6 @@ from gear.transport.negotiation import connect
 from gear.transport.tcp import TcpSession
 from tests.transport.helpers import Proxy, Python, eventually, fifo, figures, insert, put, table
 
-SILENCE = "0.5"
-"""Of the `server`, see conftest."""
-
 
 def test_inserts_happen_exactly_once_over_a_connection_that_keeps_breaking(proxy, session, name):
     broken = proxy.session(TcpSession)

@@ -12,6 +12,9 @@ from gear.transport import tcp as path
 from gear.transport.message import PIECE
 from gear.views import View
 
+SILENCE = "10"
+"""Of the `server`: nothing here is about silence."""
+
 STEPS = 16
 ROW = 8 + 1  # a number, and its place in the mask
 

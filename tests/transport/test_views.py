@@ -11,6 +11,9 @@ import pytest
 import gear
 from gear.transport import pieces
 
+SILENCE = "10"
+"""Of the `server`: nothing here is about silence."""
+
 COLUMNS = [
     gear.Column("k", (), "int64"),
     gear.Column("frame", (4, 3), "uint8"),
