@@ -138,7 +138,8 @@ class PartSave:
                 saved, bytes_ = one.write(before.path if before else None, earlier)
                 snapshot.forget()
                 if self._dropped(subject.stored):
-                    shutil.rmtree(self._root / f"shard-{self._shard}" / f"table-{saved.index}", ignore_errors=True)
+                    folder = shelf.part_folder(self._root, self._shard) / f"table-{saved.index}"
+                    shutil.rmtree(folder, ignore_errors=True)
                     continue
                 tables.append(saved)
                 written += bytes_
